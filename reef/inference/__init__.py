@@ -1,0 +1,1 @@
+"""Answers model calls: provider pass-through, wire dialects, stream assembly. Knows nothing of records or training."""
