@@ -83,8 +83,8 @@ class InferenceBackend(Protocol):
     def serving(self, scenario: str) -> str | None:
         """The release id this backend answers ``scenario`` with, None for the base or for a foreign model."""
 
-    async def models(self) -> Mapping[str, Any]:
-        """The body of GET /v1/models."""
+    async def models(self, headers: tuple[tuple[str, str], ...] = ()) -> Mapping[str, Any]:
+        """The body of GET /v1/models; ``headers`` are the client's, whose credentials an upstream may need."""
 
     async def count_tokens(self, call: Call) -> Mapping[str, Any]:
         """The body of POST /v1/messages/count_tokens."""

@@ -1,0 +1,66 @@
+"""Server-sent events as bytes: split a finished stream, cut a running one, frame an event.
+
+Knows nothing of any wire dialect. Called by assembly, by the dialects and by the engine client.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+DONE = b"data: [DONE]\n\n"
+"""The end mark of the chat route and of the engine's own streams."""
+
+
+class Event(NamedTuple):
+    """One event: ``name`` is empty when the stream gave none, ``data`` its joined data lines."""
+
+    name: str
+    data: bytes
+
+
+def read_events(raw: bytes) -> Iterator[Event]:
+    """The events of a whole stream; comments are dropped, a last event without its blank line is still given."""
+    text = raw.removeprefix(b"\xef\xbb\xbf")
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    for block in text.split(b"\n\n"):
+        if block.startswith(b"data: ") and b"\n" not in block:
+            yield Event("", block[6:])
+            continue
+        name, data = "", []
+        for line in block.split(b"\n"):
+            field, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"data":
+                data.append(value)
+            elif field == b"event":
+                name = value.decode("utf-8", "replace")
+        if data:
+            yield Event(name, b"\n".join(data))
+
+
+class EventCutter:
+    """Cuts a running stream into events; the bytes of an unfinished event wait for the next slice."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that ``chunk`` completes."""
+        whole, mark, rest = (self._rest + chunk).rpartition(b"\n\n")
+        self._rest = rest
+        return list(read_events(whole)) if mark else []
+
+
+def dump(value: Any) -> bytes:
+    """Compact JSON bytes; half surrogate pairs stay escapes, NaN and infinities raise ValueError."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def frame(value: Any, name: str = "") -> bytes:
+    """One event with ``value`` as its JSON data."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + dump(value) + b"\n\n"

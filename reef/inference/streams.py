@@ -1,0 +1,266 @@
+"""Joins the events of a streamed answer into its route's plain response object, one function per route.
+
+Knows nothing of transport, codings or verdicts. Called by ``assembly.assemble``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reef.inference.sse import read_events
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A stream as one object; ``complete`` when its end mark came and every event could be read."""
+
+    body: dict[str, Any] | None
+    complete: bool
+    error: str | None
+    flags: tuple[str, ...]
+
+
+class _Text(list[str]):
+    """Pieces of one growing string; joined at the end, because adding strings one by one is quadratic."""
+
+
+_SET_ONCE_OR_REPLACED = frozenset(
+    {
+        "id",
+        "type",
+        "role",
+        "index",
+        "name",
+        "object",
+        "model",
+        "format",
+        "status",
+        "finish_reason",
+        "system_fingerprint",
+    }
+)
+"""String fields that are repeated rather than continued by later pieces."""
+
+
+def join_chat(raw: bytes) -> Joined:
+    """Chat chunks: choices and tool calls by index, whatever the cut; ends with ``[DONE]`` or a finish reason."""
+    chunks, done, flags = _objects(raw)
+    body: dict[str, Any] = {}
+    choices: dict[int, dict[str, Any]] = {}
+    error = None
+    for chunk in chunks:
+        if chunk.get("error"):
+            error = _words(chunk["error"])
+            continue
+        for piece in chunk.get("choices") or ():
+            choice = choices.setdefault(piece.get("index") or 0, {"index": piece.get("index") or 0, "message": {}})
+            delta = dict(piece.get("delta") or piece.get("message") or {})
+            for call in delta.pop("tool_calls", None) or ():
+                _merge_call(choice["message"].setdefault("tool_calls", []), call, flags)
+            _merge(choice["message"], delta)
+            _merge(choice, {key: piece[key] for key in piece if key not in ("delta", "message", "index")})
+        for key, value in chunk.items():
+            if key != "choices" and (value is not None or key not in body):
+                body[key] = value
+    if not body:
+        return Joined(None, done and error is None and not flags, error, tuple(flags))
+    if body.get("object") == "chat.completion.chunk":
+        body["object"] = "chat.completion"
+    body["choices"] = [_plain(choices[index]) for index in sorted(choices)]
+    ended = done or (bool(choices) and all(choice.get("finish_reason") for choice in choices.values()))
+    return Joined(body, ended and "event_not_json" not in flags, error, tuple(flags))
+
+
+def join_messages(raw: bytes) -> Joined:
+    """Messages events: blocks by index, tool input parsed once from its joined text; ends with ``message_stop``."""
+    events, _, flags = _objects(raw)
+    body: dict[str, Any] | None = None
+    blocks: dict[int, dict[str, Any]] = {}
+    ended, error = False, None
+    for event in events:
+        kind = event.get("type")
+        if kind == "message_start":
+            body = dict(event.get("message") or {})
+        elif kind == "content_block_start":
+            blocks[event.get("index") or 0] = dict(event.get("content_block") or {})
+        elif kind == "content_block_delta":
+            delta = {key: value for key, value in (event.get("delta") or {}).items() if key != "type"}
+            if "citation" in delta:
+                delta = {"citations": [delta["citation"]]}
+            _merge(blocks.setdefault(event.get("index") or 0, {}), delta)
+        elif kind == "message_delta" and body is not None:
+            body.update(event.get("delta") or {})
+            body["usage"] = {**(body.get("usage") or {}), **(event.get("usage") or {})}
+        elif kind == "message_stop":
+            ended = True
+        elif kind == "error" or event.get("error"):
+            error = _words(event.get("error"))
+    if body is None:
+        return Joined(None, False, error, tuple(flags))
+    body["content"] = [_block(_plain(blocks[index])) for index in sorted(blocks)]
+    return Joined(body, ended and "event_not_json" not in flags, error, tuple(flags))
+
+
+def _block(block: dict[str, Any]) -> dict[str, Any]:
+    """A content block whose tool input is the parsed text of its pieces; text that does not parse stays text."""
+    text = block.pop("partial_json", "")
+    if text.strip():
+        try:
+            block["input"] = json.loads(text)
+        except ValueError:
+            block["input"] = text
+    return block
+
+
+def join_responses(raw: bytes) -> Joined:
+    """Responses events: the closing event carries the whole object; a cut stream gives the items it had."""
+    events, _, flags = _objects(raw)
+    body: dict[str, Any] | None = None
+    items: dict[int, dict[str, Any]] = {}
+    ended, error = False, None
+    for event in events:
+        kind = str(event.get("type") or "")
+        index = event.get("output_index") or 0
+        if isinstance(event.get("response"), dict):
+            body = dict(event["response"])
+            ended = kind in ("response.completed", "response.incomplete", "response.failed")
+        elif kind in ("response.output_item.added", "response.output_item.done"):
+            items[index] = dict(event.get("item") or {})
+        elif kind == "error" or event.get("error"):
+            error = _words(event.get("error") or event)
+        elif index in items and kind.startswith("response."):
+            _grow_item(items[index], kind, event)
+    if body is None:
+        return Joined(None, False, error, tuple(flags))
+    if items and not body.get("output"):
+        body["output"] = [_plain(items[index]) for index in sorted(items)]
+    return Joined(body, ended and "event_not_json" not in flags, error, tuple(flags))
+
+
+def _grow_item(item: dict[str, Any], kind: str, event: Mapping[str, Any]) -> None:
+    """Apply a part or delta event to an item that has not been closed yet."""
+    if kind.startswith("response.function_call_arguments."):
+        if kind.endswith(".done"):
+            item["arguments"] = event.get("arguments", item.get("arguments"))
+        else:
+            _merge(item, {"arguments": event.get("delta") or ""})
+    elif kind in ("response.content_part.added", "response.content_part.done"):
+        parts = item["content"] = list(item.get("content") or ())
+        del parts[event.get("content_index") or 0 :]
+        parts.append(dict(event.get("part") or {}))
+    elif kind.endswith(".delta") and isinstance(event.get("delta"), str):
+        parts = item.get("content") or []
+        if parts and kind in ("response.output_text.delta", "response.refusal.delta", "response.reasoning_text.delta"):
+            _merge(parts[-1], {"refusal" if "refusal" in kind else "text": event["delta"]})
+
+
+STREAMS: Mapping[str, Callable[[bytes], Joined]] = {
+    "chat": join_chat,
+    "responses": join_responses,
+    "messages": join_messages,
+}
+
+
+def _objects(raw: bytes) -> tuple[list[dict[str, Any]], bool, list[str]]:
+    """The JSON objects of a stream, whether ``[DONE]`` came, and the flags so far."""
+    objects: list[dict[str, Any]] = []
+    done, broken = False, False
+    for event in read_events(raw):
+        if event.data.strip() == b"[DONE]":
+            done = True
+            continue
+        try:
+            value = json.loads(event.data)
+        except ValueError:
+            broken = True
+            continue
+        if isinstance(value, dict):
+            objects.append(value)
+        else:
+            broken = True
+    return objects, done, ["event_not_json"] if broken else []
+
+
+def _merge(into: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    """Add one piece: strings continue, lists grow (indexed items by index), objects merge, the rest replaces."""
+    for key, value in delta.items():
+        old = into.get(key)
+        if value is None:
+            into.setdefault(key, None)
+        elif isinstance(value, str) and key not in _SET_ONCE_OR_REPLACED:
+            if isinstance(old, _Text):
+                old.append(value)
+            else:
+                into[key] = _Text([old, value]) if isinstance(old, str) else _Text([value])
+        elif isinstance(value, dict):
+            if not isinstance(old, dict):
+                old = into[key] = {}
+            _merge(old, value)
+        elif isinstance(value, list):
+            if not isinstance(old, list):
+                old = into[key] = []
+            for item in value:
+                _merge_item(old, item)
+        elif value != "" or old is None:
+            into[key] = value
+
+
+def _merge_item(items: list[Any], item: Any) -> None:
+    """Append a list item, or continue the one with the same ``index``."""
+    if isinstance(item, dict) and isinstance(item.get("index"), int):
+        for known in items:
+            if isinstance(known, dict) and known.get("index") == item["index"]:
+                _merge(known, item)
+                return
+        started: dict[str, Any] = {}
+        _merge(started, item)
+        item = started
+    items.append(item)
+
+
+def _merge_call(calls: list[dict[str, Any]], piece: dict[str, Any], flags: list[str]) -> None:
+    """Continue the tool call a piece belongs to: by index; a new id under a used index starts another call."""
+    index, call_id = piece.get("index"), piece.get("id")
+    known: dict[str, Any] | None = None
+    for call in calls:
+        if call_id and call.get("id") == call_id:
+            known = call
+            break
+        if index is not None and call.get("index") == index:
+            known = call
+    if known is None and index is None and not call_id and calls:
+        known = calls[-1]
+    if known is not None and call_id and known.get("id") not in (None, "", call_id):
+        flags.append("call_index_reused")
+        known = None
+    if known is None:
+        known = {}
+        calls.append(known)
+    _merge(known, piece)
+
+
+def _plain(value: Any) -> Any:
+    """Texts joined, halves of surrogate pairs that two pieces carried put together, indexes of tool calls dropped."""
+    if isinstance(value, _Text):
+        text = "".join(value)
+        if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        return text
+    if isinstance(value, dict):
+        plain = {key: _plain(item) for key, item in value.items()}
+        for call in plain.get("tool_calls") or ():
+            call.pop("index", None)
+        return plain
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _words(fault: object) -> str:
+    """The message of an error event."""
+    if isinstance(fault, dict):
+        return str(fault.get("message") or fault)
+    return str(fault)
