@@ -1,0 +1,135 @@
+"""The demo workload: small tasks whose replies a few lines of code can score, in several behaviours.
+
+Knows nothing of models, HTTP or training: a behaviour is prompts, accepted answers and a checker. Called by the demo
+and by benchmarks/learning.py.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+GREETINGS = frozenset({"hello", "hi", "hey", "welcome", "greetings", "hiya"})
+BRIEF_WORDS_MAX = 6
+QUESTION_WORDS_MIN, QUESTION_WORDS_MAX = 4, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One prompt and the lower-case words that a right reply may hold."""
+
+    prompt: str
+    answer: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """One habit to learn: its tasks (train and held-out apart), checker and sampling limits (`max_tokens` a reply)."""
+
+    name: str
+    title: str
+    description: str
+    train: tuple[Task, ...]
+    held_out: tuple[Task, ...]
+    check: Callable[[Task, str], float]
+    max_tokens: int
+    system: str | None
+
+    def messages(self, task: Task) -> list[dict[str, str]]:
+        """Return the chat messages that put a task to the model."""
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": task.prompt}]
+
+
+def words(reply: str) -> list[str]:
+    """Return the words of a reply in lower case."""
+    return WORD.findall(reply.lower())
+
+
+def size(reply: str) -> int:
+    """Return the length of a reply in words; marks that stand alone count too, so padding never comes free."""
+    return max(len(words(reply)), len(reply.split()))
+
+
+def answers_briefly(task: Task, reply: str) -> float:
+    """Score a right answer: 1 in at most 6 words, 0.2 in more, 0 when none of the accepted words is there."""
+    if not set(words(reply)) & set(task.answer):
+        return 0.0
+    return 1.0 if size(reply) <= BRIEF_WORDS_MAX else 0.2
+
+
+def greets_by_name(task: Task, reply: str) -> float:
+    """Score a greeting by name: 2/n in n words, half of it unless a greeting word opens it, 0 without the name."""
+    said = words(reply)
+    if not set(said) & set(task.answer) or size(reply) < 2:
+        return 0.0
+    return (2.0 / size(reply)) * (1.0 if said[0] in GREETINGS else 0.5)
+
+
+def asks_about(task: Task, reply: str) -> float:
+    """Score one question on the topic: 0 off topic, 0.2 on topic, up to 1 for a single question of 4 to 10 words."""
+    if not set(words(reply)) & set(task.answer):
+        return 0.0
+    text = reply.strip()
+    single = text.endswith("?") and not re.search(r"[?.!;:\n]", text[:-1])
+    if not single or size(reply) < QUESTION_WORDS_MIN:
+        return 0.2
+    return 0.2 + 0.8 * min(1.0, QUESTION_WORDS_MAX / size(reply))
+
+
+CHECKS: Mapping[str, Callable[[Task, str], float]] = MappingProxyType(
+    {"plural": answers_briefly, "opposite": answers_briefly, "greeting": greets_by_name, "question": asks_about}
+)
+
+
+def load_behaviours(text: str) -> Mapping[str, Behaviour]:
+    """Read behaviours from TOML text, one table each; each name needs a checker in `CHECKS`."""
+    return MappingProxyType({name: _behaviour(name, table) for name, table in tomllib.loads(text).items()})
+
+
+def _behaviour(name: str, table: Mapping[str, Any]) -> Behaviour:
+    def tasks(part: str) -> tuple[Task, ...]:
+        return tuple(_task(table["prompt"], gap, answers) for gap, *answers in table[part])
+
+    return Behaviour(
+        name=name,
+        title=table["title"],
+        description=table["description"],
+        train=tasks("train"),
+        held_out=tasks("held_out"),
+        check=CHECKS[name],
+        max_tokens=table["max_tokens"],
+        system=table.get("system"),
+    )
+
+
+def _task(template: str, gap: str, answers: list[str]) -> Task:
+    """Fill the gap; a task without listed answers asks for the last word of the gap itself."""
+    return Task(template.format(gap), tuple(answers) or (gap.lower().split()[-1],))
+
+
+class _Shipped(Mapping[str, Behaviour]):
+    """The behaviours of tasks.toml, read at the first use so that importing this module costs nothing."""
+
+    @cached_property
+    def _behaviours(self) -> Mapping[str, Behaviour]:
+        return load_behaviours(resources.files("reef.demo").joinpath("tasks.toml").read_text(encoding="utf-8"))
+
+    def __getitem__(self, name: str) -> Behaviour:
+        return self._behaviours[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._behaviours)
+
+    def __len__(self) -> int:
+        return len(self._behaviours)
+
+
+BEHAVIOURS: Mapping[str, Behaviour] = _Shipped()
