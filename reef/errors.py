@@ -1,10 +1,10 @@
 """The one error tree. Each error knows its message, what to do next, its HTTP status and its exit code.
 
-    ReefError (500, exit 1)
-      BadRequest 400/2     BadConfig -/2         Unauthorized 401/1    Forbidden 403/1
-      NotFound 404/4       Conflict 409/1        TooLarge 413/1        Unsupported 415/1
-      UpstreamError 502/1  Unavailable 503/6     UpstreamTimeout 504/1 StoreFull 507/6
-      DaemonUnreachable -/3  GateRefused 409/5
+ReefError (500, exit 1)
+  BadRequest 400/2     BadConfig -/2         Unauthorized 401/1    Forbidden 403/1
+  NotFound 404/4       Conflict 409/1        TooLarge 413/1        Unsupported 415/1
+  UpstreamError 502/1  Unavailable 503/6     UpstreamTimeout 504/1 StoreFull 507/6
+  DaemonUnreachable -/3  GateRefused 409/5
 """
 
 from __future__ import annotations

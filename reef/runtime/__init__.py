@@ -101,5 +101,3 @@ class TrainingRuntime(Protocol):
 
     def recover(self, heads: Sequence[Release]) -> None:
         """After a start or an engine restart: serve each head again."""
-
-

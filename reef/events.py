@@ -1,0 +1,101 @@
+"""The in-process bus: what happened, numbered, with a bounded replay. Feeds the status stream and wakes readers.
+
+Knows nothing of who listens. Published to from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_BACKLOG = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened; ``event_id`` rises by one."""
+
+    event_id: int
+    kind: str
+    scenario: str | None
+    at: float
+    data: Mapping[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "id": self.event_id,
+            "kind": self.kind,
+            "scenario": self.scenario,
+            "at": self.at,
+            "data": dict(self.data),
+        }
+
+
+class Bus:
+    """Keeps the newest events and hands new ones to every listener; a slow listener loses the oldest, never blocks."""
+
+    def __init__(self, keep: int = 2000) -> None:
+        self._kept: deque[Event] = deque(maxlen=keep)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._listeners: set[_Listener] = set()
+
+    def publish(self, kind: str, scenario: str | None = None, **data: Any) -> None:
+        """Say that something happened."""
+        with self._lock:
+            event = Event(next(self._numbers), kind, scenario, time.time(), data)
+            self._kept.append(event)
+            listeners = list(self._listeners) if self._listeners else ()
+        for listener in listeners:
+            listener.loop.call_soon_threadsafe(listener.put, event)
+
+    def recent(self, after: int = 0, limit: int = 200) -> list[Event]:
+        """Kept events with a number above ``after``, oldest first, the newest ``limit`` of them."""
+        with self._lock:
+            found = [event for event in self._kept if event.event_id > after]
+        return found[-limit:]
+
+    async def listen(self, after: int | None = None) -> AsyncIterator[Event]:
+        """Events as they happen; with ``after``, first the kept ones beyond that number."""
+        listener = _Listener(asyncio.get_running_loop())
+        with self._lock:
+            self._listeners.add(listener)
+            backlog = [] if after is None else [event for event in self._kept if event.event_id > after]
+        seen = 0
+        try:
+            for event in backlog:
+                seen = event.event_id
+                yield event
+            while True:
+                event = await listener.get()
+                if event.event_id > seen:
+                    yield event
+        finally:
+            with self._lock:
+                self._listeners.discard(listener)
+
+
+class _Listener:
+    """A bounded queue on one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._events: deque[Event] = deque(maxlen=_BACKLOG)
+        self._arrived = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        self._events.append(event)
+        self._arrived.set()
+
+    async def get(self) -> Event:
+        while not self._events:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._events.popleft()

@@ -1,0 +1,73 @@
+"""Recipe kinds by name. Ours register on import of reef.recipes; a stranger's are found by dotted path or entry point."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import TypeVar
+
+from reef.errors import BadConfig
+from reef.recipes.base import Recipe
+
+R = TypeVar("R", bound=type[Recipe])
+_KINDS: dict[str, type[Recipe]] = {}
+
+
+def register_kind(kind: str, *, implemented: bool = True) -> Callable[[R], R]:
+    """Class decorator: make ``kind`` selectable by name. A kind registered twice raises at import."""
+
+    def add(cls: R) -> R:
+        if kind in _KINDS:
+            raise BadConfig(f"recipe kind {kind!r} is already registered by {_KINDS[kind].__module__}")
+        cls.implemented = implemented
+        _KINDS[kind] = cls
+        return cls
+
+    return add
+
+
+def recipe_kinds() -> tuple[str, ...]:
+    """Names of the registered kinds, sorted."""
+    return tuple(sorted(_KINDS))
+
+
+def recipe_class_for(kind: str) -> type[Recipe]:
+    """The class for a registered kind, an entry point of ``reef.recipes``, or ``package.module:Class``.
+
+    Raises BadConfig when it does not exist, does not import, or is no Recipe.
+    """
+    if kind in _KINDS:
+        return _KINDS[kind]
+    if ":" in kind:
+        return _checked(kind, _imported(kind))
+    for entry in entry_points(group="reef.recipes"):
+        if entry.name == kind:
+            return _checked(kind, _imported(entry.value))
+    near = difflib.get_close_matches(kind, _KINDS, n=1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    raise BadConfig(
+        f"no recipe {kind!r}",
+        hint=f"{guess}known: {', '.join(recipe_kinds())}, or package.module:Class",
+        field="recipe",
+    )
+
+
+def _imported(path: str) -> object:
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise BadConfig(
+            f"recipe {path!r}: {error}", hint="is its package installed, or its folder on PYTHONPATH?", field="recipe"
+        ) from error
+    if found is None:
+        raise BadConfig(f"recipe {path!r}: module {module} has no {name!r}", field="recipe")
+    return found
+
+
+def _checked(kind: str, found: object) -> type[Recipe]:
+    if not isinstance(found, type) or not issubclass(found, Recipe):
+        raise BadConfig(f"recipe {kind!r} is not a subclass of reef.recipes.base.Recipe", field="recipe")
+    return found

@@ -1,0 +1,1 @@
+"""From records to releases: types, processors, preparers, the loop and the runtimes."""

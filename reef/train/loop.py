@@ -1,0 +1,301 @@
+"""Trainer: one scenario's records become batches, batches become steps, steps become releases.
+
+Knows nothing of HTTP, of what a runtime does inside, or of how a recipe judges. Built by WeightTrainingRecipe.build; run on
+the scenario's own thread by train.thread. All state that matters is in the store: a killed trainer starts from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reef.core.artifacts import Candidate, Decision, Release, Verdict
+from reef.core.records_types import AgentRecord, RecordState, RequestType, canonical_json
+from reef.errors import BadRequest, ReefError, Unavailable
+from reef.gate import checks_pass
+from reef.records import Mark, RecordStore, Row
+from reef.releases import ReleaseChain, StepCommit
+from reef.runtime import Blocked, Outcome, Refused, Skip, Stale, StepRequest, TrainingRuntime
+from reef.train.processors.base import DataProcessor, RecipeBug
+from reef.train.slime_runtime.reef_adapters.preparation import PreparedStep, prepare_slime_step
+from reef.train.types import ProcessorContext, TrainingBatch
+
+log = logging.getLogger("reef.train")
+
+_CONTEXT_REPORTS = 256
+"""Judged reports shown again to a judge after a restart, so that one with a finite memory is as it was."""
+_PAGE = 500
+
+Gate = Callable[[Candidate], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one call of ``run_step`` did; ``retry_after_s`` is set when the same batch is to be tried again."""
+
+    outcome: str
+    reason: str = ""
+    release: Release | None = None
+    retry_after_s: float | None = None
+
+
+class Trainer:
+    """Drives a processor and a runtime for one scenario. Public methods hold one lock, so recipes need none."""
+
+    def __init__(
+        self,
+        scenario: str,
+        records: RecordStore,
+        *,
+        runtime: TrainingRuntime,
+        processor: type[DataProcessor],
+        config: Mapping[str, Any],
+        step_preparer: str,
+        gate: Gate = checks_pass,
+        recipe: str = "",
+    ) -> None:
+        self.scenario = scenario
+        self.records = records
+        self.runtime = runtime
+        self.step_preparer = step_preparer
+        self.gate = gate
+        self.review = False
+        self.park_timeout_s: float | None = None
+        self.chain = ReleaseChain(records.store)
+        able = runtime.capabilities()
+        row = self.chain.create(scenario, recipe, able.surface, able.base_content_id)
+        self._lock = threading.RLock()
+        self._rev: int | None = None
+        self._lags: tuple[str | None, dict[str | None, int]] = (None, {})
+        self._unpublished: Release | None = None
+        full = {**config, "first_batch": row.step + 1}
+        self.processor = processor(ProcessorContext(scenario, full, self._resolve, self._lag))
+
+    # -- the surface the spec names
+
+    def reserve_training_batch(self) -> TrainingBatch | None:
+        """The next batch when one is full; the same one until its step is over."""
+        with self._lock:
+            self.catch_up()
+            full = self.processor.ready()
+            batch = self.processor.build_batch() if full else None
+            self._keep_judged()
+            return batch
+
+    def algorithm_state_dict(self) -> dict[str, Any]:
+        """The algorithm state as of the last committed step."""
+        return dict(self.chain.scenario(self.scenario).algorithm_state)
+
+    # -- the loop's part
+
+    def catch_up(self) -> None:
+        """Ingest what has become final since the last call; the first call replays what a dead trainer left."""
+        with self._lock:
+            if self._rev is None:
+                self._rev = self.records.last_rev(self.scenario)
+                for row in self.records.live(
+                    self.scenario, reports_only=self.processor.reports_only, context=_CONTEXT_REPORTS
+                ):
+                    self._ingest(row)
+            while rows := self.records.pull(self.scenario, self._rev, _PAGE):
+                for row in rows:
+                    self._ingest(row)
+                    self._rev = row.rev or self._rev
+            if self.park_timeout_s is not None:
+                self.processor.expire(time.time() - self.park_timeout_s)
+            self._keep_judged()
+
+    def run_step(self) -> StepResult | None:
+        """Make one step of the next full batch; None when there is nothing to do."""
+        with self._lock:
+            if self._unpublished is not None:
+                self._publish(self._unpublished)
+            if self.review and (held := self.chain.held(self.scenario)) is not None:
+                return StepResult("held", f"{held.release_id} waits for review", held, retry_after_s=3600.0)
+            batch = self.reserve_training_batch()
+            if batch is None:
+                return None
+            head = self.chain.head(self.scenario)
+            if head is None:
+                raise ReefError(f"scenario {self.scenario!r} has no release to train from")
+            prepared = prepare_slime_step(batch, self.step_preparer, self.algorithm_state_dict())
+            step_id = _step_id(self.scenario, head, prepared)
+            outcome = self._outcome(step_id, head, prepared)
+            return self._settle(batch, step_id, prepared, outcome)
+
+    def recover(self) -> None:
+        """After a start: serve the committed head, whatever was in flight when the last daemon died."""
+        head = self.chain.head(self.scenario)
+        if head is not None:
+            self._publish(head)
+
+    def serve(self, release: Release) -> None:
+        """Serve a release that a person promoted or rolled back to."""
+        with self._lock:
+            self._publish(release)
+
+    def flush(self) -> None:
+        """Let the next batch be a small one (``reef step``)."""
+        with self._lock:
+            self.processor.flush()
+
+    def progress(self) -> Mapping[str, Any]:
+        """Fill of the next batch and what parked reports wait for."""
+        with self._lock:
+            return self.processor.progress()
+
+    @property
+    def wants_inferences(self) -> bool:
+        """True when a finished inference may change something (so that the loop is woken for it)."""
+        return not self.processor.reports_only or bool(self.processor.progress()["waiting_for"])
+
+    def close(self) -> None:
+        """End the processor's private workers."""
+        self.processor.close()
+
+    # -- inside
+
+    def _outcome(self, step_id: str, head: Release, prepared: PreparedStep) -> Outcome:
+        if prepared.action == "skip":
+            return Skip("no_signal: the batch teaches nothing (all scores of each group are equal)")
+        request = StepRequest(step_id, self.scenario, head.step + 1, head, prepared.payload)
+        try:
+            return self.runtime.step(self.runtime.prepare(request))
+        except BadRequest as error:
+            return Refused(f"bad_rows: {error.message}")
+        except Unavailable as error:
+            return Blocked(error.message)
+
+    def _settle(self, batch: TrainingBatch, step_id: str, prepared: PreparedStep, outcome: Outcome) -> StepResult:
+        used = self.processor.batch_records(batch.batch_id)
+        step = StepCommit(
+            step_id,
+            self.scenario,
+            batch.batch_id,
+            "skip",
+            prepared.signal.next_algorithm_state,
+            used,
+            metrics=dict(prepared.signal.metrics),
+        )
+        match outcome:
+            case Stale(reason):
+                return StepResult("stale", reason, retry_after_s=0.0)
+            case Blocked(reason, retry_after_s):
+                return StepResult("blocked", reason, retry_after_s=retry_after_s)
+            case Skip(reason, metrics):
+                self.chain.commit(replace(step, reason=reason, metrics={**step.metrics, **metrics}))
+                return self._over(batch, step_id, StepResult("skip", reason))
+            case Refused(reason, metrics):
+                marks = [Mark(one, RecordState.REFUSED, f"step_refused: {reason}") for one in used]
+                refused = replace(
+                    step, outcome="refused", reason=reason, consumed=(), metrics={**step.metrics, **metrics}
+                )
+                self.chain.commit(refused, marks)
+                self.processor.discard(batch.batch_id, f"step_refused: {reason}")
+                self.runtime.settle(step_id, None)
+                return StepResult("refused", reason)
+            case Candidate():
+                return self._decide(batch, step, outcome)
+
+    def _decide(self, batch: TrainingBatch, step: StepCommit, candidate: Candidate) -> StepResult:
+        verdict = self.gate(candidate)
+        if self.review and verdict.decision is Decision.ACCEPT:
+            verdict = Verdict(Decision.HOLD, verdict.rule, f"{verdict.reason}; publish: review", verdict.evidence)
+        release = self.chain.commit(
+            replace(
+                step,
+                outcome="release",
+                content_id=candidate.artifact.content_id,
+                size_bytes=candidate.artifact.size_bytes,
+                verdict=verdict,
+                metrics={**step.metrics, **candidate.metrics},
+            )
+        )
+        assert release is not None
+        if verdict.decision is Decision.ACCEPT:
+            self._publish(release)
+        return self._over(batch, step.step_id, StepResult(verdict.decision.value, verdict.reason, release))
+
+    def _over(self, batch: TrainingBatch, step_id: str, result: StepResult) -> StepResult:
+        self.processor.acknowledge(batch.batch_id)
+        self._keep_judged()
+        kept = result.release is not None and result.outcome in (Decision.ACCEPT.value, Decision.HOLD.value)
+        self.runtime.settle(step_id, result.release.content_id if kept and result.release is not None else None)
+        return result
+
+    def _publish(self, release: Release) -> None:
+        """Serve a committed release; an engine that cannot confirm now is tried again before the next step."""
+        try:
+            self.runtime.publish(release)
+        except Unavailable as error:
+            log.warning("%s of %s is committed but not served yet: %s", release.release_id, self.scenario, error)
+            self._unpublished = release
+            return
+        self._unpublished = None
+        self.chain.served(self.scenario, release.release_id)
+
+    def _ingest(self, row: Row) -> None:
+        record = row.record
+        if record.request_type is RequestType.INFERENCE:
+            if self.processor.reports_only and not self.processor.waits_for(record.agent_record_id):
+                return
+        elif record.state in (RecordState.CONSUMED, RecordState.REFUSED):
+            self._guarded(record, self.processor.recall)
+            return
+        elif (spent := self.records.consumed(record.references)) is not None:
+            reason = f"reference_consumed: {spent} has trained already"
+            self.records.mark([Mark(record.agent_record_id, RecordState.REFUSED, reason)])
+            return
+        self._guarded(record, self.processor.ingest)
+
+    def _guarded(self, record: AgentRecord, act: Callable[[AgentRecord], None]) -> None:
+        """Run recipe code on one record; what it raises refuses that record and is logged, the loop goes on."""
+        try:
+            act(record)
+        except RecipeBug as error:
+            self._blame(record, "recipe_bug", error)
+        except Exception as error:  # the edge to code that is not ours
+            self._blame(record, "recipe_error", error)
+
+    def _blame(self, record: AgentRecord, code: str, error: Exception) -> None:
+        log.exception("recipe code failed on %s of %s", record.agent_record_id, self.scenario)
+        reason = f"{code}: {type(error).__name__}: {error}"
+        self.records.mark([Mark(record.agent_record_id, RecordState.REFUSED, reason)])
+
+    def _keep_judged(self) -> None:
+        self.records.mark(Mark(one.record_id, one.state, one.reason) for one in self.processor.drain_judged())
+
+    def _resolve(self, record_ids: Sequence[str]) -> dict[str, AgentRecord]:
+        rows = self.records.resolve(record_ids)
+        return {
+            one: row.record
+            for one, row in rows.items()
+            if row.record.state is not RecordState.OPEN and row.record.scenario == self.scenario
+        }
+
+    def _lag(self, release_id: str | None) -> int:
+        """Releases published between ``release_id`` and the head; 0 for records that name none."""
+        head = self.chain.head(self.scenario)
+        head_id = head.release_id if head is not None else None
+        if self._lags[0] != head_id:
+            self._lags = (head_id, {})
+        known = self._lags[1]
+        if release_id is None or head is None:
+            return 0
+        if release_id not in known:
+            known[release_id] = self.chain.published_after(self.scenario, release_id)
+        return known[release_id]
+
+
+def _step_id(scenario: str, head: Release, prepared: PreparedStep) -> str:
+    """The same request always has the same id: scenario, what it starts from, rows and signal."""
+    signal = prepared.signal
+    body = [scenario, head.content_id, prepared.action, dict(prepared.payload), dict(signal.next_algorithm_state)]
+    if prepared.action == "skip":
+        body.append(dict(signal.metrics))
+    return hashlib.sha256(canonical_json(body)).hexdigest()[:32]

@@ -1,0 +1,1 @@
+"""What the same recipes need to run on Slime and SGLang."""
