@@ -74,14 +74,13 @@ def greets_by_name(task: Task, reply: str) -> float:
 
 
 def asks_about(task: Task, reply: str) -> float:
-    """Score one question on the topic: 0 off topic, 0.2 on topic, up to 1 for a single question of 4 to 10 words."""
-    if not set(words(reply)) & set(task.answer):
-        return 0.0
+    """Score a question on the topic: 1 for one alone of 4 to 10 words, 0.3 for any other reply that asks, else 0."""
     text = reply.strip()
-    single = text.endswith("?") and not re.search(r"[?.!;:\n]", text[:-1])
-    if not single or size(reply) < QUESTION_WORDS_MIN:
-        return 0.2
-    return 0.2 + 0.8 * min(1.0, QUESTION_WORDS_MAX / size(reply))
+    if "?" not in text or not set(words(text)) & set(task.answer):
+        return 0.0
+    # Talk about the topic earns nothing: it comes easily, and a policy that was paid for it never went on to ask.
+    alone = text.endswith("?") and not re.search(r"[?.!;:\n]", text[:-1])
+    return 1.0 if alone and QUESTION_WORDS_MIN <= size(text) <= QUESTION_WORDS_MAX else 0.3
 
 
 CHECKS: Mapping[str, Callable[[Task, str], float]] = MappingProxyType(

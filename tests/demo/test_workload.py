@@ -104,9 +104,9 @@ def test_scores_stay_between_zero_and_one(reply: str, index: int) -> None:
         ("greeting", "Anna", "Anna", 0.0),
         ("greeting", "Anna", "Hello, Tom!", 0.0),
         ("greeting", "Anna", "Hello Anna, how are you today, friend?", 2 / 7),
-        ("question", "cats", "What are cats", 0.2),
-        ("question", "cats", "Why cats?", 0.2),
-        ("question", "cats", "I like cats. Do you?", 0.2),
+        ("question", "cats", "What are cats", 0.0),
+        ("question", "cats", "Why cats?", 0.3),
+        ("question", "cats", "I like cats. Do you?", 0.3),
         ("question", "cats", "Do you like dogs?", 0.0),
     ],
 )
