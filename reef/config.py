@@ -79,6 +79,7 @@ class Service:
     idle_timeout_s: float = knob(300.0, "longest silence of the provider within an answer", gt=0)
     keepalive_s: float = knob(10.0, "send a comment on a stream that has been silent this long", gt=0)
     max_body_mb: float = knob(64.0, "largest request body, after decompression", gt=0)
+    publish: str = knob("auto", "serve an accepted release at once, or hold it for review", choices=("auto", "review"))
     on_store_failure: str = knob("relay", "answer without a receipt, or refuse with 507", choices=("relay", "refuse"))
     retention_days: float = knob(90.0, "bodies older than this are removed (0: never); rows stay", ge=0)
     retention_gb: float = knob(20.0, "bodies beyond this size are removed, oldest first (0: no limit)", ge=0)

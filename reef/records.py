@@ -22,8 +22,8 @@ from reef.errors import Conflict, NotFound
 from reef.store import Store
 from reef.store.bodies import Segment, join_tensors, read_body, split_bytes, split_json, split_tensors
 
-ResponseReader = Callable[[str, str, bytes], Any]
-"""``(route, content type, wire bytes)`` -> the plain response object; given by the composition root."""
+ResponseReader = Callable[[Mapping[str, Any], bytes], Any]
+"""``(record's meta, wire bytes)`` -> the plain response object; given by the composition root."""
 
 _COLUMNS = "seq, id, type, state, reason, created_at, rev, release_id, session, consumed_step, purged_at, meta"
 _LIVE = "state IN ('parked','accepted')"
@@ -454,7 +454,7 @@ class RecordStore:
             return json.loads(raw)
         if self._read_response is None:
             return {"text": raw.decode(errors="replace")}
-        return self._read_response(str(meta.get("route", "")), str(meta.get("content_type", "")), raw)
+        return self._read_response(meta, raw)
 
 
 class StoredPayload(Mapping[str, Any]):

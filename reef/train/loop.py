@@ -69,7 +69,7 @@ class Trainer:
         self.chain = ReleaseChain(records.store)
         able = runtime.capabilities()
         row = self.chain.create(scenario, recipe, able.surface, able.base_content_id)
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._rev: int | None = None
         self._lags: tuple[str | None, dict[str | None, int]] = (None, {})
         self._unpublished: Release | None = None
@@ -80,7 +80,7 @@ class Trainer:
 
     def reserve_training_batch(self) -> TrainingBatch | None:
         """The next batch when one is full; the same one until its step is over."""
-        with self._lock:
+        with self.lock:
             self.catch_up()
             full = self.processor.ready()
             batch = self.processor.build_batch() if full else None
@@ -95,7 +95,7 @@ class Trainer:
 
     def catch_up(self) -> None:
         """Ingest what has become final since the last call; the first call replays what a dead trainer left."""
-        with self._lock:
+        with self.lock:
             if self._rev is None:
                 self._rev = self.records.last_rev(self.scenario)
                 for row in self.records.live(
@@ -112,7 +112,7 @@ class Trainer:
 
     def run_step(self) -> StepResult | None:
         """Make one step of the next full batch; None when there is nothing to do."""
-        with self._lock:
+        with self.lock:
             if self._unpublished is not None:
                 self._publish(self._unpublished)
             if self.review and (held := self.chain.held(self.scenario)) is not None:
@@ -136,17 +136,17 @@ class Trainer:
 
     def serve(self, release: Release) -> None:
         """Serve a release that a person promoted or rolled back to."""
-        with self._lock:
+        with self.lock:
             self._publish(release)
 
     def flush(self) -> None:
         """Let the next batch be a small one (``reef step``)."""
-        with self._lock:
+        with self.lock:
             self.processor.flush()
 
     def progress(self) -> Mapping[str, Any]:
         """Fill of the next batch and what parked reports wait for."""
-        with self._lock:
+        with self.lock:
             return self.processor.progress()
 
     @property

@@ -1,0 +1,200 @@
+"""The only HTTP client of the daemon: CLI, TUI, wrappers, tests and users' scripts go through it.
+
+Knows the routes and the error shape; nothing of files but how a home says where its daemon is. Never uses a proxy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from reef.errors import DaemonUnreachable, NotFound, ReefError
+
+_CONNECT_S = 5.0
+
+
+class RemoteError(ReefError):
+    """An error the daemon answered with; status, code, field and exit code are the daemon's."""
+
+    def __init__(self, status: int, body: Mapping[str, Any]) -> None:
+        said = body.get("error", body)
+        error = said if isinstance(said, Mapping) else {"message": str(said)}
+        super().__init__(
+            str(error.get("message", f"HTTP {status}")),
+            hint=str(error.get("hint") or ""),
+            code=str(error.get("code") or "remote"),
+            field=error.get("field"),
+        )
+        self.status = status
+        self.exit_code = {400: 2, 404: 4, 503: 6, 507: 6}.get(status, 1)
+
+
+class ReefClient:
+    """Blocking client of one daemon. ``scenario`` is sent with calls and reports; None leaves it to the daemon."""
+
+    def __init__(
+        self, url: str, token: str, *, scenario: str | None = None, actor: str = "client", timeout_s: float = 600.0
+    ) -> None:
+        self.url = url
+        self.scenario = scenario
+        headers = {"x-reef-token": token, "x-reef-actor": actor}
+        if scenario is not None:
+            headers["x-reef-scenario"] = scenario
+        self.http = httpx.Client(
+            base_url=url, headers=headers, timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S), trust_env=False
+        )
+
+    @classmethod
+    def from_home(cls, home: Path, *, scenario: str | None = None, actor: str = "client", timeout_s: float = 600.0) -> Self:
+        """The client of the daemon that serves ``home``; raises DaemonUnreachable when none says where it is."""
+        found = discovery(home)
+        if found is None:
+            raise DaemonUnreachable(f"no daemon runs on {home}", hint="start it with: reef up")
+        token = (home / "token").read_text(encoding="utf-8").strip()
+        return cls(str(found["url"]), token, scenario=scenario, actor=actor, timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.http.close()
+
+    # -- what agents do
+
+    def call(self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", session: str | None = None) -> httpx.Response:
+        """One plain model call; the receipt is in the header ``x-reef-agent-record-id``."""
+        headers = {"x-reef-session": session} if session is not None else {}
+        return self._checked(self._send("POST", path, json=body, headers=headers))
+
+    def stream(self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", session: str | None = None) -> Any:
+        """A streamed model call as a context manager that gives the open httpx.Response."""
+        headers = {"x-reef-session": session} if session is not None else {}
+        return self.http.stream("POST", path, json={**body, "stream": True}, headers=headers)
+
+    def report(
+        self,
+        *,
+        score: float | None = None,
+        feedback: Any = None,
+        references: Sequence[str] = (),
+        session: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        agent_record_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Report on receipts, or on all calls of a session."""
+        body = {
+            "score": score,
+            "feedback": feedback,
+            "references": list(references) or None,
+            "session": session,
+            "metadata": metadata,
+            "agent_record_id": agent_record_id,
+        }
+        return self.post("/reef/report", {key: value for key, value in body.items() if value is not None})
+
+    # -- what people ask
+
+    def ready(self) -> bool:
+        """True when the first call would be served."""
+        try:
+            return self.http.get("/healthz", timeout=2.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def status(self) -> dict[str, Any]:
+        """The whole daemon in one document."""
+        return self.get("/reef/status")
+
+    def record(self, record_id: str) -> dict[str, Any]:
+        """One record with its bodies."""
+        return self.get(f"/reef/records/{record_id}")
+
+    def records(self, scenario: str, **query: Any) -> list[dict[str, Any]]:
+        """A page of records, newest first."""
+        found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{scenario}/records", **query)["records"]
+        return found
+
+    def releases(self, scenario: str, **query: Any) -> list[dict[str, Any]]:
+        """The chain, newest first."""
+        found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{scenario}/releases", **query)["releases"]
+        return found
+
+    def release(self, scenario: str, release_id: str) -> dict[str, Any]:
+        """One release with the records it learned from."""
+        return self.get(f"/reef/scenarios/{scenario}/releases/{release_id}")
+
+    def act(self, scenario: str, action: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """rollback, promote, reject, pause, resume or step."""
+        return self.post(f"/reef/scenarios/{scenario}/{action}", body or {})
+
+    def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
+        """Events as they happen; ends when the daemon does."""
+        query = {} if after is None else {"after": str(after)}
+        try:
+            with self.http.stream("GET", "/reef/events", params=query, timeout=None) as response:
+                for line in response.iter_lines():
+                    if line.startswith("data: "):
+                        yield json.loads(line[6:])
+        except httpx.TransportError as error:
+            raise self._gone(error) from error
+
+    # -- plumbing
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """GET a JSON document."""
+        params = {key: str(value) for key, value in query.items() if value is not None}
+        found: dict[str, Any] = self._checked(self._send("GET", path, params=params)).json()
+        return found
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """POST a JSON document."""
+        found: dict[str, Any] = self._checked(self._send("POST", path, json=dict(body))).json()
+        return found
+
+    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        try:
+            return self.http.request(method, path, **arguments)
+        except httpx.TransportError as error:
+            raise self._gone(error) from error
+
+    def _gone(self, error: Exception) -> DaemonUnreachable:
+        return DaemonUnreachable(f"no answer from {self.url}: {error}", hint="start it with: reef up, or see: reef logs")
+
+    @staticmethod
+    def _checked(response: httpx.Response) -> httpx.Response:
+        if response.is_success:
+            return response
+        try:
+            body = response.json()
+        except ValueError:
+            body = {"error": {"message": f"HTTP {response.status_code}: {response.text[:200]}"}}
+        raise RemoteError(response.status_code, body if isinstance(body, dict) else {})
+
+
+def discovery(home: Path) -> dict[str, Any] | None:
+    """What the daemon of ``home`` wrote about itself (``url``, ``pid``, ``state``...), None when there is no file."""
+    try:
+        found = json.loads((home / "daemon.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "url" in found else None
+
+
+def content_text(body: Mapping[str, Any]) -> str:
+    """The answer's text of a chat completion; raises NotFound when it holds none."""
+    try:
+        text = body["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        raise NotFound("the answer holds no message") from None
+    return text or ""

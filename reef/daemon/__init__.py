@@ -1,0 +1,1 @@
+"""The HTTP daemon: gateway, reports, admin. app.py is the one composition root."""

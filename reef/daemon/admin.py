@@ -1,0 +1,323 @@
+"""Reads and acts: scenarios, records, releases, steps, status, events. Called by the client, hence by CLI and TUI."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from reef.core.reports import check_name
+from reef.daemon.reports import _json
+from reef.daemon.services import Services
+from reef.daemon.views import record_view, release_view, scenario_view, status_view, step_view
+from reef.daemon.wire import json_response, read_body
+from reef.errors import BadRequest, NotFound
+
+T = TypeVar("T")
+
+_PAGE_LIMIT = 500
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+async def _off_loop(work: Callable[[], T]) -> T:
+    """Run a read or an act that may touch the disk for long on a worker thread."""
+    return await asyncio.to_thread(work)
+
+
+def _limit(request: Request, default: int = 50) -> int:
+    return _whole(request, "limit", default, 1, _PAGE_LIMIT)
+
+
+def _whole(request: Request, name: str, default: int, low: int, high: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isdigit() or not low <= int(text) <= high:
+        raise BadRequest(f"{name}={text[:40]!r} is not a whole number from {low} to {high}", field=name)
+    return int(text)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    raw = await read_body(request, _services(request).max_body_bytes)
+    body = _json(raw) if raw else {}
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    return body
+
+
+def _actor(request: Request) -> str:
+    return request.headers.get("x-reef-actor", "http")[:80]
+
+
+async def healthz(request: Request) -> Response:
+    """200 when the first call would be served, 503 while starting or after a failed start."""
+    services = _services(request)
+    if services.ready:
+        return json_response({"status": "degraded" if services.last_store_error else "ok"})
+    return json_response({"status": "failed" if services.failure else "starting"}, 503)
+
+
+async def status(request: Request) -> Response:
+    """The whole daemon in one document."""
+    services = _services(request)
+    return json_response(await _off_loop(lambda: status_view(services)))
+
+
+async def scenarios(request: Request) -> Response:
+    """All scenarios."""
+    services = _services(request)
+    return json_response(
+        {"scenarios": await _off_loop(lambda: [scenario_view(services, row) for row in services.chain.scenarios()])}
+    )
+
+
+async def new_scenario(request: Request) -> Response:
+    """Create one by name, also when new names are otherwise switched off."""
+    services = _services(request)
+    services.require_ready()
+    name = check_name((await _body(request)).get("name"), "name")
+    if name is None:
+        raise BadRequest("give the scenario's name", field="name")
+    await _off_loop(lambda: services.scenarios.open_now(name, create=True))
+    return json_response(await _off_loop(lambda: scenario_view(services, services.chain.scenario(name))), 201)
+
+
+async def one_scenario(request: Request) -> Response:
+    """One scenario, with why it is idle."""
+    services, name = _services(request), request.path_params["scenario"]
+    return json_response(await _off_loop(lambda: scenario_view(services, services.chain.scenario(name))))
+
+
+async def list_records(request: Request) -> Response:
+    """A page of records, newest first; ``before``/``after`` take a seq."""
+    services, name = _services(request), request.path_params["scenario"]
+    query, limit = request.query_params, _limit(request)
+    before = _whole(request, "before", 0, 0, 2**62)
+    after = _whole(request, "after", 0, 0, 2**62) if "after" in query else None
+
+    def read() -> list[dict[str, Any]]:
+        rows = services.records.page(
+            name,
+            before_seq=before or None,
+            after_seq=after,
+            limit=limit,
+            type=query.get("type"),
+            state=query.get("state"),
+            session=query.get("session"),
+        )
+        return [record_view(services, row, bodies=False) for row in rows]
+
+    return json_response({"records": await _off_loop(read)})
+
+
+async def one_record(request: Request) -> Response:
+    """One record with bodies, reports and lineage."""
+    services, record_id = _services(request), request.path_params["record_id"]
+
+    def read() -> dict[str, Any]:
+        row = services.records.get(record_id)
+        if row.record.scenario != request.path_params.get("scenario", row.record.scenario):
+            raise NotFound(f"no record {record_id!r} in this scenario", hint="list them with: reef records")
+        return record_view(services, row, bodies=True)
+
+    return json_response(await _off_loop(read))
+
+
+async def record_request(request: Request) -> Response:
+    """The exact bytes of a record's request."""
+    services, record_id = _services(request), request.path_params["record_id"]
+    raw = await _off_loop(lambda: services.records.request_bytes(record_id))
+    return Response(raw, media_type="application/json")
+
+
+async def record_response(request: Request) -> Response:
+    """The exact bytes of a record's answer, as they were passed on."""
+    services, record_id = _services(request), request.path_params["record_id"]
+    raw = await _off_loop(lambda: services.records.response_bytes(record_id))
+    return Response(raw, media_type="application/octet-stream")
+
+
+async def pending(request: Request) -> Response:
+    """Reports that wait, with what they wait for."""
+    services, name = _services(request), request.path_params["scenario"]
+
+    def read() -> list[dict[str, Any]]:
+        rows = services.records.page(name, type="report", state="parked", limit=_limit(request))
+        return [record_view(services, row, bodies=False) for row in rows]
+
+    return json_response({"records": await _off_loop(read)})
+
+
+async def list_releases(request: Request) -> Response:
+    """The chain, newest first."""
+    services, name = _services(request), request.path_params["scenario"]
+    before = _whole(request, "before", 0, 0, 2**31)
+
+    def read() -> list[dict[str, Any]]:
+        services.chain.scenario(name)
+        found = services.chain.releases(name, limit=_limit(request, 200), before=before or None)
+        return [release_view(release) for release in found]
+
+    return json_response({"releases": await _off_loop(read)})
+
+
+async def one_release(request: Request) -> Response:
+    """One release with the records it learned from."""
+    services, name = _services(request), request.path_params["scenario"]
+
+    def read() -> dict[str, Any]:
+        release = services.chain.get(name, request.path_params["release_id"])
+        return release_view(release) | {"records": services.chain.step_records(name, release.release_id)}
+
+    return json_response(await _off_loop(read))
+
+
+async def release_diff(request: Request) -> Response:
+    """What changed between a release and ``?to=`` (default: its parent): metrics, settings, manifests."""
+    services, name = _services(request), request.path_params["scenario"]
+
+    def read() -> dict[str, Any]:
+        release = services.chain.get(name, request.path_params["release_id"])
+        other_id = request.query_params.get("to") or release.parent
+        other = services.chain.get(name, other_id) if other_id else None
+        left = _manifest(services.home, other.content_id) if other is not None else ""
+        lines = difflib.unified_diff(
+            left.splitlines(),
+            _manifest(services.home, release.content_id).splitlines(),
+            other.release_id if other is not None else "nothing",
+            release.release_id,
+            lineterm="",
+        )
+        return {
+            "from": None if other is None else release_view(other),
+            "to": release_view(release),
+            "diff": "\n".join(lines),
+        }
+
+    return json_response(await _off_loop(read))
+
+
+def _manifest(home: Path, content_id: str) -> str:
+    path = home / "artifacts" / content_id / "manifest.json"
+    if not path.is_file():
+        return ""
+    return json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=2, sort_keys=True)
+
+
+async def list_steps(request: Request) -> Response:
+    """Past steps, newest first."""
+    services, name = _services(request), request.path_params["scenario"]
+    steps = await _off_loop(lambda: services.chain.steps(name, limit=_limit(request, 200)))
+    return json_response({"steps": [step_view(step) for step in steps]})
+
+
+async def rollback(request: Request) -> Response:
+    """Serve an earlier release again: ``{"to": "r3"}``, default the head's parent."""
+    services, name, body = _services(request), request.path_params["scenario"], await _body(request)
+    to = check_name(body.get("to"), "to")
+    release = await _off_loop(lambda: services.scenarios.rollback(name, to, _actor(request)))
+    return json_response(release_view(release))
+
+
+async def promote(request: Request) -> Response:
+    """Serve a held release: ``{"release_id": "r7"}``."""
+    services, name = _services(request), request.path_params["scenario"]
+    release_id = _release_id(await _body(request))
+    release = await _off_loop(lambda: services.scenarios.promote(name, release_id, _actor(request)))
+    return json_response(release_view(release))
+
+
+async def reject(request: Request) -> Response:
+    """Refuse a held release: ``{"release_id": "r7"}``."""
+    services, name = _services(request), request.path_params["scenario"]
+    release_id = _release_id(await _body(request))
+    release = await _off_loop(lambda: services.scenarios.reject(name, release_id, _actor(request)))
+    return json_response(release_view(release))
+
+
+def _release_id(body: dict[str, Any]) -> str:
+    release_id = check_name(body.get("release_id"), "release_id")
+    if release_id is None:
+        raise BadRequest("give the release to act on", hint='{"release_id": "r7"}', field="release_id")
+    return release_id
+
+
+async def pause(request: Request) -> Response:
+    """Stop training; serving goes on."""
+    return await _paused(request, True)
+
+
+async def resume(request: Request) -> Response:
+    """Go on training."""
+    return await _paused(request, False)
+
+
+async def _paused(request: Request, paused: bool) -> Response:
+    services, name = _services(request), request.path_params["scenario"]
+    await _off_loop(lambda: services.scenarios.pause(name, paused, _actor(request)))
+    return json_response(await _off_loop(lambda: scenario_view(services, services.chain.scenario(name))))
+
+
+async def step(request: Request) -> Response:
+    """Make a step of whatever is complete."""
+    services, name = _services(request), request.path_params["scenario"]
+    return json_response({"progress": dict(await _off_loop(lambda: services.scenarios.step(name)))}, 202)
+
+
+async def events(request: Request) -> Response:
+    """What happens, as server-sent events; ``Last-Event-ID`` or ``?after=`` resumes."""
+    services = _services(request)
+    last = request.headers.get("last-event-id") or request.query_params.get("after")
+    if last is not None and not last.isdigit():
+        raise BadRequest(f"event id {last[:40]!r} is not a number", field="after")
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield b": listening\n\n"
+        async for event in services.bus.listen(None if last is None else int(last)):
+            yield f"id: {event.event_id}\nevent: {event.kind}\ndata: {json.dumps(event.as_dict())}\n\n".encode()
+
+    return StreamingResponse(lines(), media_type="text/event-stream", headers={"cache-control": "no-cache"})
+
+
+_SCENARIO = "/reef/scenarios/{scenario}"
+
+routes = [
+    Route("/healthz", healthz),
+    Route("/reef/status", status),
+    Route("/reef/events", events),
+    Route("/reef/scenarios", scenarios, methods=["GET"]),
+    Route("/reef/scenarios", new_scenario, methods=["POST"]),
+    Route(_SCENARIO, one_scenario),
+    Route(f"{_SCENARIO}/records", list_records),
+    Route(f"{_SCENARIO}/records/{{record_id}}", one_record),
+    Route("/reef/records/{record_id}", one_record),
+    Route("/reef/records/{record_id}/request", record_request),
+    Route("/reef/records/{record_id}/response", record_response),
+    Route(f"{_SCENARIO}/pending", pending),
+    Route(f"{_SCENARIO}/releases", list_releases),
+    Route(f"{_SCENARIO}/releases/{{release_id}}", one_release),
+    Route(f"{_SCENARIO}/releases/{{release_id}}/diff", release_diff),
+    Route(f"{_SCENARIO}/steps", list_steps),
+    *(
+        Route(f"{_SCENARIO}/{name}", act, methods=["POST"])
+        for name, act in (
+            ("rollback", rollback),
+            ("promote", promote),
+            ("reject", reject),
+            ("pause", pause),
+            ("resume", resume),
+            ("step", step),
+        )
+    ),
+]

@@ -1,0 +1,204 @@
+"""build_app: the one composition root. Stores, runtimes, backends and routes are made here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from reef.config import Config
+from reef.daemon import admin, gateway, reports
+from reef.daemon.auth import LOOPBACK, Door
+from reef.daemon.services import Engine, Services
+from reef.daemon.wire import error_response
+from reef.errors import BadConfig, NotFound, ReefError
+from reef.events import Bus
+from reef.inference.assembly import assemble, unpack
+from reef.inference.base import InferenceBackend
+from reef.inference.passthrough import PassthroughBackend
+from reef.recipes import Recipe, recipe_class_for
+from reef.records import RecordStore
+from reef.releases import ReleaseChain
+from reef.runtime import TrainingRuntime
+from reef.runtime.serving import ServingTable
+from reef.scenario import Scenarios
+from reef.store import Store
+
+log = logging.getLogger("reef.daemon")
+
+
+def build_app(config: Config, token: str) -> Starlette:
+    """The whole daemon as an ASGI app; nothing is started yet. Raises BadConfig before anything is written."""
+    recipe_class = recipe_class_for(config.service.recipe or "record")
+    bus = Bus()
+    serving = ServingTable()
+    runtime, engine = _runtime(config, bus, serving)
+    recipe = recipe_class.from_environment(runtime, config.recipe_settings)
+    _check_agreement(config, recipe)
+    backend = _backend(config, engine, serving)
+    config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    records = RecordStore(Store(config.home / "reef.db"), read_response=read_response)
+    chain = ReleaseChain(records.store)
+    scenarios = Scenarios(
+        records,
+        chain,
+        bus,
+        recipe,
+        backend,
+        create=config.service.create_scenarios,
+        review=config.service.publish == "review",
+        park_timeout_s=config.service.park_timeout_h * 3600,
+    )
+    services = Services(config, token, records, chain, bus, recipe, backend, scenarios, engine)
+    app = Starlette(
+        routes=[*gateway.routes, *reports.routes, *admin.routes],
+        middleware=[Middleware(Door, token=token, hosts=_hosts(config))],
+        exception_handlers={HTTPException: _http_error, ReefError: _reef_error, Exception: _bug},
+        lifespan=_running,
+    )
+    app.state.services = services
+    return app
+
+
+def read_response(meta: Mapping[str, Any], raw: bytes) -> Any:
+    """A recorded answer's wire bytes as the plain response object of its route."""
+    coding = str(meta.get("content_encoding") or "")
+    whole = unpack(raw, coding) if coding else raw
+    return assemble(str(meta.get("route", "")), str(meta.get("content_type", "")), whole).body
+
+
+@contextlib.asynccontextmanager
+async def _running(app: Starlette) -> AsyncIterator[None]:
+    """Start in the background, so that /healthz can say "starting"; stop in order: trainers, children, store."""
+    services: Services = app.state.services
+    starting = asyncio.ensure_future(asyncio.to_thread(_start, services))
+    yield
+    await starting
+    services.ready = False
+    await asyncio.to_thread(services.scenarios.stop)
+    if services.background:
+        await asyncio.wait(set(services.background), timeout=5)
+    await services.backend.aclose()
+    if services.engine is not None:
+        await asyncio.to_thread(services.engine.stop)
+    await asyncio.to_thread(services.records.close)
+
+
+def _start(services: Services) -> None:
+    try:
+        closed = services.records.close_open("daemon_stopped: the daemon ended while the answer was on its way")
+        if closed:
+            log.warning("%d answers were cut off when the last daemon ended", closed)
+        if services.engine is not None:
+            services.engine.start()
+        services.scenarios.start()
+    except ReefError as error:
+        log.error("start failed: %s (%s)", error.message, error.hint)
+        services.failure = error
+        return
+    services.ready = True
+    services.bus.publish("ready", None, url=services.url)
+
+
+def _runtime(config: Config, bus: Bus, serving: ServingTable) -> tuple[TrainingRuntime | None, Engine | None]:
+    """The torch runtime when a model is given; None where a provider answers."""
+    if config.service.model_path is None:
+        return None, None
+    if config.service.runtime != "torch":
+        raise BadConfig("runtime: slime is not available yet", hint="use runtime: torch", field="reef.runtime")
+    from reef.train.torch_runtime.runtime import TorchRuntime  # costs nothing without a model; children import torch
+    from reef.train.torch_runtime.settings import TrainSettings
+
+    training = config.training
+    names = TrainSettings.__dataclass_fields__.keys()
+    values = {name: getattr(training, name) for name in names if getattr(training, name, None) is not None}
+    runtime = TorchRuntime(
+        config.home,
+        config.service.model_path,
+        TrainSettings(**values),
+        serving,
+        lambda kind, data: bus.publish(kind, None, **data),
+    )
+    return runtime, runtime
+
+
+def _backend(config: Config, engine: Engine | None, serving: ServingTable) -> InferenceBackend:
+    service = config.service
+    if engine is not None:
+        from reef.daemon.embedded import embedded_backend
+
+        return embedded_backend(service, engine, serving)
+    if service.upstream_url is None:
+        raise BadConfig(
+            "nothing answers model calls: neither an upstream nor a model is given",
+            hint="set reef.upstream_url (REEF_UPSTREAM_URL), or reef.model_path for the embedded engine",
+        )
+    return PassthroughBackend(
+        service.upstream_url,
+        api_key=service.upstream_api_key,
+        connect_timeout_s=service.connect_timeout_s,
+        idle_timeout_s=service.idle_timeout_s,
+    )
+
+
+def _check_agreement(config: Config, recipe: Recipe) -> None:
+    """The places that name the same thing must agree, or the boot stops with the pair named."""
+    batch, declared = getattr(recipe, "batch_size", None), config.training.global_batch_size
+    if batch is not None and declared is not None and batch != declared:
+        raise BadConfig(
+            f"reef.batch_size is {batch}, but training.global_batch_size is {declared}",
+            hint="a Slime step takes exactly global_batch_size rollouts: make them equal",
+            field="training.global_batch_size",
+        )
+    for name in ("ray_address", "inference_url"):
+        value = getattr(config.service, name)
+        if value is not None and ":" not in value.split("://")[-1]:
+            raise BadConfig(
+                f"{config.origins[f'reef.{name}']}: reef.{name} {value!r} has no port", field=f"reef.{name}"
+            )
+
+
+def _hosts(config: Config) -> frozenset[str] | None:
+    """Names the daemon may be called by; None (any) only where the owner exposed it beyond loopback."""
+    host = config.service.host
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = host == "localhost"
+    if not local and config.service.token is None:
+        raise BadConfig(
+            f"host {host} can be reached from other machines, and no token is set",
+            hint="set reef.token (REEF_TOKEN) to a long random text, or listen on 127.0.0.1",
+            field="reef.host",
+        )
+    return LOOPBACK | {host} if local else None
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        missing = NotFound(f"no route {request.method} {request.url.path[:120]}", hint="see GET /reef/status")
+        return error_response(request.url.path, missing)
+    wrong = ReefError(f"{request.method} is not possible here", code="method_not_allowed")
+    wrong.status = error.status_code
+    return error_response(request.url.path, wrong, dict(error.headers or {}))
+
+
+async def _reef_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ReefError)
+    return error_response(request.url.path, error)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    """The last edge: a bug of ours is logged with its trace and told without it."""
+    log.error("bug while answering %s", request.url.path, exc_info=error)
+    return error_response(request.url.path, ReefError("reef failed on this request", hint="see: reef logs"))

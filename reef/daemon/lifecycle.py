@@ -1,0 +1,172 @@
+"""One daemon per state directory: lock, token, discovery file, socket, server. ``serve`` runs in the foreground.
+
+The lock decides who lives, never a process number from a file. Called by ``reef serve``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import logging.handlers
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from filelock import FileLock, Timeout
+
+from reef import __version__
+from reef.config import Config
+from reef.daemon.app import build_app
+from reef.daemon.services import Services
+from reef.errors import BadConfig, DaemonUnreachable
+
+log = logging.getLogger("reef.daemon")
+
+_LOG_BYTES, _LOG_FILES = 10 * 2**20, 3
+
+
+def serve(config: Config, *, echo: bool) -> int:
+    """Run the daemon until it is told to stop; returns the exit code. ``echo`` also logs to stderr."""
+    home = config.home
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = FileLock(home / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise DaemonUnreachable(
+            f"another daemon already uses {home}",
+            hint=f"see it with: reef status --home {home}",
+            code="already_running",
+        ) from None
+    with lock:
+        _logging(home, config.service.log_level, echo)
+        app = build_app(config, _token(config))
+        services: Services = app.state.services
+        listening = _listen(config)
+        services.url = _url(config, listening)
+        try:
+            _write_discovery(home, services, "starting")
+            return asyncio.run(_serve(app, services, listening))
+        finally:
+            listening.close()
+            (home / "daemon.json").unlink(missing_ok=True)
+
+
+async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=20,
+            timeout_keep_alive=75,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
+    )
+    running = asyncio.ensure_future(server.serve(sockets=[listening]))
+    while not running.done() and not services.ready and services.failure is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)  # set from a thread, before any request may come; once per start
+    if services.ready:
+        _write_discovery(services.home, services, "ready")
+        log.info("ready at %s", services.url)
+    if services.failure is not None:
+        server.should_exit = True
+    await running
+    if services.failure is not None:
+        raise services.failure
+    return 0
+
+
+def _listen(config: Config) -> socket.socket:
+    host, port = config.service.host, config.service.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise BadConfig(
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint="another program has the port: stop it, or choose one with --port (0 picks a free one)",
+            field="reef.port",
+        ) from error
+    return sock
+
+
+def _url(config: Config, sock: socket.socket) -> str:
+    host = config.service.host
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{sock.getsockname()[1]}"
+
+
+def _token(config: Config) -> str:
+    """The configured token, or the one in the state directory, made on the first start."""
+    path = config.home / "token"
+    if config.service.token is not None:
+        token = config.service.token
+    elif path.exists():
+        return path.read_text(encoding="utf-8").strip()
+    else:
+        token = secrets.token_urlsafe(24)
+    _write_private(path, token + "\n")
+    return token
+
+
+def _write_discovery(home: Path, services: Services, state: str) -> None:
+    found = {
+        "url": services.url,
+        "pid": os.getpid(),
+        "started_at": services.started_at,
+        "version": __version__,
+        "state": state,
+    }
+    _write_private(home / "daemon.json", json.dumps(found))
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace a file that only its owner may read, in one step."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(fresh, path)
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _logging(home: Path, level: str, echo: bool) -> None:
+    """JSON lines in ``logs/reef.jsonl``, rotated by size; with ``echo`` also plain lines on stderr."""
+    folder = home / "logs"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    file = logging.handlers.RotatingFileHandler(
+        folder / "reef.jsonl", maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8"
+    )
+    file.setFormatter(_JsonLines())
+    handlers: list[logging.Handler] = [file]
+    if echo:
+        console = logging.StreamHandler(sys.stderr)
+        console.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+        handlers.append(console)
+    logging.basicConfig(level=level.upper(), handlers=handlers, force=True)
+    logging.getLogger("uvicorn").setLevel("WARNING")
+    logging.getLogger("asyncio").setLevel("WARNING")

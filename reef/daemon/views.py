@@ -1,0 +1,167 @@
+"""The stable JSON shapes of records, releases, steps and status. Pure reads; called by admin and events."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from reef import __version__
+from reef.core.artifacts import Release
+from reef.core.records_types import RequestType
+from reef.daemon.services import Services
+from reef.records import Row
+from reef.releases import ScenarioRow, StepRow
+
+API_VERSION = 1
+
+
+def record_view(services: Services, row: Row, *, bodies: bool) -> dict[str, Any]:
+    """One record; bodies and lineage only when asked for, so that lists stay cheap."""
+    record = row.record
+    code, _, sentence = (record.reason or "").partition(": ")
+    view: dict[str, Any] = {
+        "agent_record_id": record.agent_record_id,
+        "seq": row.seq,
+        "scenario": record.scenario,
+        "request_type": record.request_type.value,
+        "state": record.state.value,
+        "reason": {"code": code, "message": sentence} if record.reason else None,
+        "created_at": record.created_at,
+        "release_id": record.release_id,
+        "session": record.session,
+        "usage": record.meta.get("usage"),
+        "meta": {key: value for key, value in record.meta.items() if key != "kind"},
+        "purged_at": row.purged_at,
+    }
+    if record.request_type is not RequestType.INFERENCE:
+        payload = dict(record.payload)
+        view |= {"score": payload.get("score"), "references": payload.get("references", [])}
+        if bodies:
+            view |= {"feedback": payload.get("feedback"), "metadata": payload.get("metadata") or {}}
+    if bodies:
+        step = services.chain.step_of(row.consumed_step) if row.consumed_step is not None else None
+        view["consumed_by"] = None if step is None else {"step": step.number, "release_id": step.release_id}
+        if record.request_type is RequestType.INFERENCE:
+            payload = dict(record.payload)
+            view |= {"request": payload["request"], "response": payload["response"]}
+            view["reports"] = services.records.referencing(record.agent_record_id)
+    else:
+        view["consumed_step"] = row.consumed_step
+    return view
+
+
+def release_view(release: Release) -> dict[str, Any]:
+    """One release."""
+    return {
+        "release_id": release.release_id,
+        "content_id": release.content_id,
+        "scenario": release.scenario,
+        "parent": release.parent,
+        "step": release.step,
+        "step_id": release.step_id,
+        "state": release.state.value,
+        "created_at": release.created_at,
+        "restored_from": release.restored_from,
+        "size_bytes": release.size_bytes,
+        "verdict": dict(release.verdict),
+        "metrics": dict(release.metrics),
+    }
+
+
+def step_view(step: StepRow) -> dict[str, Any]:
+    """One step."""
+    return {
+        "step": step.number,
+        "step_id": step.step_id,
+        "batch_id": step.batch_id,
+        "outcome": step.outcome,
+        "reason": step.reason,
+        "release_id": step.release_id,
+        "created_at": step.created_at,
+        "metrics": dict(step.metrics),
+        "verdict": dict(step.verdict),
+    }
+
+
+def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
+    """One scenario: where it stands, how full the next batch is, and why it is idle."""
+    scenario = services.scenarios.get(row.name)
+    thread = scenario.thread if scenario is not None else None
+    progress = dict(thread.trainer.progress()) if thread is not None else {}
+    counts = services.records.counts(row.name)
+    reports = counts.get("report", {})
+    state = thread.state if thread is not None else "idle"
+    return {
+        "name": row.name,
+        "recipe": row.recipe,
+        "surface": row.surface,
+        "created_at": row.created_at,
+        "release_id": row.head,
+        "step": row.step,
+        "state": "paused" if row.paused else state,
+        "detail": thread.detail if thread is not None else "",
+        "batch": {"have": progress.get("have", 0), "need": progress.get("need", 0)},
+        "waiting_for": _waiting(row, state, progress, reports),
+        "pending_receipts": progress.get("waiting_for", []),
+        "counts": counts,
+        "reasons": services.records.reasons(row.name),
+    }
+
+
+def _waiting(row: ScenarioRow, state: str, progress: dict[str, Any], reports: dict[str, int]) -> str:
+    """One sentence: what has to happen before the next release."""
+    if row.surface == "nothing":
+        return "nothing: this recipe only records"
+    if row.paused:
+        return f"someone to resume it: reef resume -s {row.name}"
+    if state in ("training", "held", "blocked", "failed"):
+        return {"training": "the step that is running", "held": "a person to promote or reject the held release"}.get(
+            state, "the trouble above to pass"
+        )
+    missing = progress.get("need", 0) - progress.get("have", 0)
+    if not sum(reports.values()):
+        return f"reports: none has come yet, a batch needs {progress.get('need', 0)}"
+    if progress.get("in_groups"):
+        return f"{missing} more accepted samples; {progress['in_groups']} are in groups that are not complete"
+    return f"{missing} more accepted reports"
+
+
+def status_view(services: Services) -> dict[str, Any]:
+    """The whole daemon in one document."""
+    store = services.records.store
+    engine = services.engine.status() if services.engine is not None else None
+    return {
+        "version": API_VERSION,
+        "daemon": {
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(time.time() - services.started_at, 1),
+            "home": str(services.home),
+            "url": services.url,
+            "ready": services.ready,
+            "recipe": services.recipe.name,
+        },
+        "inference": {
+            "backend": "engine" if services.engine is not None else "provider",
+            "model": _model(services),
+            "ready": services.ready,
+            "engine": engine,
+        },
+        "store": {
+            "records": services.records.total(),
+            "bytes": store.size_bytes(),
+            "queue": store.waiting,
+            "commits": store.commits,
+            "unrecorded": services.unrecorded,
+            "degraded": services.last_store_error,
+        },
+        "scenarios": [scenario_view(services, row) for row in services.chain.scenarios()],
+    }
+
+
+def _model(services: Services) -> str | None:
+    service = services.config.service
+    if services.engine is not None and service.model_path is not None:
+        return service.model_path.name
+    return service.upstream_model

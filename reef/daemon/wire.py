@@ -1,0 +1,77 @@
+"""Reading request bodies and writing errors in the shape of the called route. Knows nothing of scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from reef.errors import ReefError, TooLarge
+from reef.inference.assembly import unpack
+
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+}
+_ANTHROPIC_TYPES = _OPENAI_TYPES | {413: "request_too_large", 429: "rate_limit_error", 529: "overloaded_error"}
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The whole body, unpacked when it came compressed; raises TooLarge, Unsupported or BadRequest."""
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit_bytes:
+            raise TooLarge(f"the body is over {limit_bytes} bytes", hint="raise reef.max_body_mb if that is right")
+        parts.append(chunk)
+    raw = parts[0] if len(parts) == 1 else b"".join(parts)
+    coding = request.headers.get("content-encoding", "")
+    if coding:
+        raw = unpack(raw, coding)
+        if len(raw) > limit_bytes:
+            raise TooLarge(
+                f"the body unpacks to over {limit_bytes} bytes", hint="raise reef.max_body_mb if that is right"
+            )
+    return raw
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """``value`` as JSON; non-finite numbers become null."""
+    return Response(orjson.dumps(value), status, dict(headers or {}), "application/json")
+
+
+def error_body(path: str, error: ReefError) -> dict[str, Any]:
+    """The error object as the clients of ``path`` expect it."""
+    said = f"{error.message}. {error.hint}" if error.hint else error.message
+    if path.startswith("/v1/messages"):
+        kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": said, "code": error.code}}
+    if path.startswith("/v1/"):
+        kind = _OPENAI_TYPES.get(error.status, "api_error")
+        return {"error": {"message": said, "type": kind, "param": error.field, "code": error.code}}
+    return {"error": error.as_dict()}
+
+
+def error_response(path: str, error: ReefError, headers: Mapping[str, str] | None = None) -> Response:
+    """``error`` as an answer; 503 carries Retry-After."""
+    extra = dict(headers or {})
+    if error.status == 503:
+        extra.setdefault("retry-after", "1")
+    return json_response(error_body(path, error), error.status, extra)
+
+
+def error_event(route: str, error: ReefError) -> bytes:
+    """``error`` as an event in the middle of a stream of ``route``."""
+    path = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}[route]
+    body = error_body(path, error)
+    if route == "chat":
+        return b"data: " + orjson.dumps(body) + b"\n\n"
+    if route == "responses":
+        body = {"type": "error", "code": error.code, "message": body["error"]["message"], "param": error.field}
+    return b"event: error\ndata: " + orjson.dumps(body) + b"\n\n"

@@ -1,0 +1,178 @@
+"""Scenario and the registry: one get() finds what a request needs. A new name makes a new scenario.
+
+Knows nothing of HTTP. Built by daemon.app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reef.core.artifacts import Release
+from reef.core.reports import check_name
+from reef.errors import Conflict, NotFound
+from reef.events import Bus
+from reef.inference.base import InferenceBackend
+from reef.recipes.base import Recipe
+from reef.records import RecordStore
+from reef.releases import ReleaseChain
+from reef.train.loop import Trainer
+from reef.train.thread import TrainerThread
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One workload: what answers its calls, what judges its reports. ``thread`` is None where nothing is trained."""
+
+    name: str
+    recipe: Recipe
+    backend: InferenceBackend
+    thread: TrainerThread | None
+
+    def reported(self) -> None:
+        """A report was stored."""
+        if self.thread is not None:
+            self.thread.wake()
+
+    def answered(self) -> None:
+        """An inference became final; the trainer is only woken when it may wait for one."""
+        if self.thread is not None and self.thread.trainer.wants_inferences:
+            self.thread.wake()
+
+
+class Scenarios:
+    """All scenarios of the deployment, by name."""
+
+    def __init__(
+        self,
+        records: RecordStore,
+        chain: ReleaseChain,
+        bus: Bus,
+        recipe: Recipe,
+        backend: InferenceBackend,
+        *,
+        create: bool,
+        review: bool,
+        park_timeout_s: float,
+    ) -> None:
+        self.records, self.chain, self.bus = records, chain, bus
+        self.recipe, self.backend = recipe, backend
+        self._create, self._review, self._park_timeout_s = create, review, park_timeout_s
+        self._open: dict[str, Scenario] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> Scenario | None:
+        """The scenario when it is open already: one dict look-up on the path of a request."""
+        return self._open.get(name)
+
+    async def open(self, name: str) -> Scenario:
+        """The scenario, made when it is new; raises NotFound when new names are switched off."""
+        return self._open.get(name) or await asyncio.to_thread(self.open_now, name, None)
+
+    def open_now(self, name: str, create: bool | None = None) -> Scenario:
+        """As ``open``, blocking. ``create`` overrides the deployment's setting (an explicit POST may always create)."""
+        check_name(name, "x-reef-scenario")
+        with self._lock:
+            found = self._open.get(name)
+            if found is not None:
+                return found
+            allowed = self._create if create is None else create
+            if not allowed and all(row.name != name for row in self.chain.scenarios()):
+                raise NotFound(
+                    f"no scenario {name!r}, and new names are switched off",
+                    hint=f"create it with: reef scenarios new {name}",
+                    code="no_scenario",
+                )
+            found = self._make(name)
+            self._open[name] = found
+            self.bus.publish("scenario", name, recipe=self.recipe.name)
+            return found
+
+    def start(self) -> None:
+        """After a start: serve each committed head and go on with what was not judged or trained yet."""
+        for row in self.chain.scenarios():
+            scenario = self.open_now(row.name, create=True)
+            if scenario.thread is not None:
+                scenario.thread.trainer.recover()
+                scenario.thread.wake()
+
+    def stop(self) -> None:
+        """Let every trainer finish the step in hand."""
+        for scenario in list(self._open.values()):
+            if scenario.thread is not None:
+                scenario.thread.stop()
+
+    def names(self) -> list[str]:
+        """Open scenarios, oldest first."""
+        return list(self._open)
+
+    # -- what people do
+
+    def pause(self, name: str, paused: bool, actor: str) -> None:
+        """Stop or go on training one scenario; it is kept over restarts."""
+        thread = self._trained(name)
+        self.chain.pause(name, paused, actor)
+        thread.paused = paused
+        thread.wake()
+
+    def step(self, name: str) -> Mapping[str, Any]:
+        """Make a step of whatever is complete, without waiting for a full batch."""
+        thread = self._trained(name)
+        progress = thread.trainer.progress()
+        if not progress["have"]:
+            raise Conflict(
+                f"scenario {name!r} has nothing to train on yet",
+                hint=f"see why: reef status -s {name}",
+                code="nothing_to_train",
+            )
+        thread.trainer.flush()
+        thread.wake()
+        return progress
+
+    def rollback(self, name: str, to: str | None, actor: str) -> Release:
+        """Serve an earlier release again; it becomes a new one at the end of the chain."""
+        return self._serve(name, lambda: self.chain.rollback(name, to, actor))
+
+    def promote(self, name: str, release_id: str, actor: str) -> Release:
+        """Serve a held release."""
+        return self._serve(name, lambda: self.chain.promote(name, release_id, actor))
+
+    def reject(self, name: str, release_id: str, actor: str) -> Release:
+        """Refuse a held release."""
+        release = self.chain.reject(name, release_id, actor)
+        self._trained(name).wake()
+        self.bus.publish("release", name, release=release.release_id, state=release.state.value)
+        return release
+
+    def _serve(self, name: str, change: Any) -> Release:
+        thread = self._trained(name)
+        with thread.trainer.lock:
+            release: Release = change()
+            thread.trainer.serve(release)
+        thread.wake()
+        release = self.chain.get(name, release.release_id)
+        self.bus.publish("release", name, release=release.release_id, state=release.state.value)
+        return release
+
+    def _trained(self, name: str) -> TrainerThread:
+        thread = self.open_now(name, create=False).thread
+        if thread is None:
+            raise Conflict(f"scenario {name!r} updates nothing (recipe {self.recipe.name})", code="nothing_to_train")
+        return thread
+
+    def _make(self, name: str) -> Scenario:
+        surface = self.recipe.build_surface().kind
+        built = self.recipe.build(name, self.records)
+        if not isinstance(built, Trainer):
+            self.chain.create(name, self.recipe.name, surface, None)
+            return Scenario(name, self.recipe, self.backend, None)
+        built.review, built.park_timeout_s = self._review, self._park_timeout_s
+        paused = self.chain.scenario(name).paused
+        thread = TrainerThread(built, self.bus, paused=paused)
+        head = self.chain.head(name)
+        if head is not None and self.backend.serving(name) is None:
+            built.recover()
+        return Scenario(name, self.recipe, self.backend, thread)

@@ -1,0 +1,106 @@
+"""TrainerThread: runs one scenario's trainer when the bus says that something happened.
+
+Knows nothing of batches or runtimes; it wakes, steps, backs off and says what it is doing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from reef.events import Bus
+from reef.train.loop import StepResult, Trainer
+
+log = logging.getLogger("reef.train")
+
+_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 1.0, 60.0
+_HOUSEKEEPING_S = 60.0
+"""How often a parked report's age is looked at when nothing happens."""
+
+
+class TrainerThread:
+    """``state``: idle, training, paused, held, blocked or failed; ``detail`` says why in a sentence."""
+
+    def __init__(self, trainer: Trainer, bus: Bus, *, paused: bool = False) -> None:
+        self.trainer = trainer
+        self.paused = paused
+        self.state = "paused" if paused else "idle"
+        self.detail = ""
+        self._bus = bus
+        self._wake = threading.Event()
+        self._stopping = False
+        self._backoff_s = _FIRST_BACKOFF_S
+        self._thread: threading.Thread | None = None
+        self._start = threading.Lock()
+
+    def wake(self) -> None:
+        """Something happened; the thread is started on the first call."""
+        if self._thread is None:
+            with self._start:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._run, name=f"train-{self.trainer.scenario}", daemon=True
+                    )
+                    self._thread.start()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Finish the step in hand, then end."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.trainer.close()
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while not self._stopping:
+            self._wake.wait(wait_s)
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                wait_s = self._turn()
+            except Exception as error:  # the edge of the thread: say it, keep the daemon, try again later
+                log.exception("training of %s failed", self.trainer.scenario)
+                self._say("failed", f"{type(error).__name__}: {error}")
+                wait_s = self._backoff_s
+                self._backoff_s = min(self._backoff_s * 2, _LONGEST_BACKOFF_S)
+
+    def _turn(self) -> float:
+        """Steps until there is no full batch; returns how long to wait for the next look."""
+        if self.paused:
+            self.trainer.catch_up()
+            self._say("paused", "")
+            return _HOUSEKEEPING_S
+        while not self._stopping and not self.paused:
+            if self.trainer.reserve_training_batch() is not None:
+                self._say("training", "")
+            result = self.trainer.run_step()
+            if result is None:
+                self._backoff_s = _FIRST_BACKOFF_S
+                self._say("idle", "")
+                return _HOUSEKEEPING_S
+            self._announce(result)
+            if result.retry_after_s:
+                self._say("held" if result.outcome == "held" else "blocked", result.reason)
+                return result.retry_after_s
+        return 0.0
+
+    def _announce(self, result: StepResult) -> None:
+        if result.outcome != "held":
+            release = result.release.release_id if result.release is not None else None
+            metrics = dict(result.release.metrics) if result.release is not None else {}
+            self._bus.publish(
+                "step",
+                self.trainer.scenario,
+                outcome=result.outcome,
+                reason=result.reason,
+                release=release,
+                metrics=metrics,
+            )
+
+    def _say(self, state: str, detail: str) -> None:
+        if (state, detail) != (self.state, self.detail):
+            self.state, self.detail = state, detail
+            self._bus.publish("trainer", self.trainer.scenario, state=state, detail=detail)
