@@ -132,7 +132,7 @@ class Engine:
         def run() -> None:
             try:
                 future.set_result(act())
-            except Exception as error:  # noqa: BLE001 (handed to whoever waits, not swallowed)
+            except Exception as error:
                 future.set_exception(error)
 
         self._push(run)
