@@ -6,12 +6,15 @@ Know nothing of Reef's backends. Used by tests of this package and of anybody wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from aiohttp import web
+
+from reef.inference.sse import DONE, frame
+from reef.inference.template import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +103,138 @@ class ScriptedProvider(_Server):
         else:
             await response.write_eof()
         return response
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the engine samples: ``text`` and then the end token, unless ``finish`` is length.
+
+    ``abort_after`` cuts attempts short: 3 ends the first one after 3 tokens with finish reason abort.
+    """
+
+    text: str
+    finish: str = "stop"
+    abort_after: Sequence[int] = ()
+    log_probs: Sequence[float] | None = None
+
+
+@dataclass(slots=True)
+class _Run:
+    prompt_tokens: int
+    ids: list[int]
+    completion: Completion
+    aborts: list[int] = field(default_factory=list)
+
+
+class ScriptedEngine(_Server):
+    """Speaks an engine's /generate and "samples" the given completions, with a log-prob of -(n + 1) / 8 for token n.
+
+    ``cumulative`` sends everything so far in each event, as SGLang does by default, else only what is new, ``step``
+    tokens at a time. ``requests`` keeps every request body, ``aborted`` the ids named to /abort_request.
+    """
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        *completions: Completion,
+        cumulative: bool = False,
+        step: int = 1,
+        pause_s: float = 0.0,
+        key: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.requests: list[Mapping[str, Any]] = []
+        self.aborted: list[str] = []
+        self.version = "v0"
+        self._template = template
+        self._completions = completions
+        self._cumulative = cumulative
+        self._step = step
+        self._pause_s = pause_s
+        self._key = key
+        self._runs: dict[str, _Run] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/generate", self._generate), web.post("/abort_request", self._abort)]
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        self.aborted.append((await request.json())["rid"])
+        return web.json_response({})
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        if self._key is not None and request.headers.get("authorization") != f"Bearer {self._key}":
+            return web.json_response({"error": {"message": "wrong key"}}, status=401)
+        body = await request.json()
+        self.requests.append(body)
+        events = self._events(body)
+        if not body["stream"]:
+            last = list(events)[-1]
+            await asyncio.sleep(self._pause_s)
+            return web.json_response(last)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for event in events:
+            await response.write(frame(event))
+            await asyncio.sleep(self._pause_s)
+        await response.write(DONE)
+        return response
+
+    def _events(self, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The events of one attempt; a plain answer is the last of cumulative ones."""
+        run = self._run(body)
+        done = len(body["input_ids"]) - run.prompt_tokens
+        ids, finish = self._attempt(run, done, body["sampling_params"])
+        shown, text_before = 0, ""
+        while True:
+            upto = min(shown + self._step, len(ids)) if body["stream"] else len(ids)
+            is_last = upto == len(ids)
+            text = self._template.decode(ids[:upto])
+            text = text if is_last and finish["type"] != "abort" else text.rstrip("\ufffd")
+            start = 0 if self._cumulative or not body["stream"] else shown
+            yield {
+                "text": text if start == 0 else text[len(text_before) :],
+                "output_ids": ids[start:upto],
+                "meta_info": {
+                    "id": body["rid"],
+                    "finish_reason": finish if is_last else None,
+                    "prompt_tokens": len(body["input_ids"]),
+                    "completion_tokens": upto,
+                    "cached_tokens": 0,
+                    "weight_version": self.version,
+                    "weight_versions": [{"version": self.version, "start": 0, "end": upto}] if is_last else None,
+                    "output_token_logprobs": self._triples(run, done, ids, start, upto),
+                    "output_top_logprobs": [
+                        [[-0.5, token_id, None]] * body["top_logprobs_num"] for token_id in ids[start:upto]
+                    ],
+                },
+            }
+            if is_last:
+                return
+            shown, text_before = upto, text
+
+    def _triples(self, run: _Run, done: int, ids: list[int], start: int, upto: int) -> list[list[Any]]:
+        given = run.completion.log_probs
+        return [
+            [given[done + at] if given is not None else -(done + at + 1) / 8, ids[at], None]
+            for at in range(start, upto)
+        ]
+
+    def _attempt(self, run: _Run, done: int, params: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
+        """Ids and finish reason of one attempt."""
+        ids = run.ids[done:]
+        if run.aborts:
+            return ids[: run.aborts.pop(0)], {"type": "abort", "message": "paused"}
+        if len(ids) > params["max_new_tokens"] or run.completion.finish == "length":
+            ids = ids[: params["max_new_tokens"]]
+            return ids, {"type": "length", "length": len(ids)}
+        return ids, {"type": "stop", "matched": ids[-1]}
+
+    def _run(self, body: Mapping[str, Any]) -> _Run:
+        """The run a request starts or, by its id without the attempt's number, goes on with."""
+        name = str(body["rid"]).rpartition("-")[0]
+        if name not in self._runs:
+            completion = self._completions[min(len(self._runs), len(self._completions) - 1)]
+            ends = list(self._template.stop_ids[:1]) if completion.finish == "stop" else []
+            ids = [*self._template.encode(completion.text), *ends]
+            self._runs[name] = _Run(len(body["input_ids"]), ids, completion, list(completion.abort_after))
+        return self._runs[name]
