@@ -1,1 +1,1 @@
-"""The embedded engine: a serve child and a train child, and the runtime that drives both. Importing it loads no torch."""
+"""The embedded engine: a serve child, a train child, and the runtime that drives both. Importing loads no torch."""

@@ -143,7 +143,9 @@ class SlotLayout:
     ``single`` are pieces with one token, in the order of their slots and first in the run; ``longer`` follow.
     """
 
-    def __init__(self, cache: SlotCache, single: Sequence[Piece], longer: Sequence[Piece], device: torch.device) -> None:
+    def __init__(
+        self, cache: SlotCache, single: Sequence[Piece], longer: Sequence[Piece], device: torch.device
+    ) -> None:
         self._cache = cache
         self._longer = longer
         self._device = device

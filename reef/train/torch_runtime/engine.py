@@ -151,7 +151,7 @@ class Engine:
     # What follows acts in the engine's thread, inside ``at_boundary``.
 
     def pause(self, mode: str) -> None:
-        """Stop passes: ``abort`` ends all requests, ``retract`` makes them start over from their ids, ``in_place`` keeps keys."""
+        """Stop passes: ``abort`` ends all requests, ``retract`` drops their keys, ``in_place`` keeps them."""
         self.paused = True
         if mode == "abort":
             for row in [*self._rows, *self._waiting]:

@@ -30,7 +30,7 @@ def load_model(folder: Path, dtype: str, device: torch.device) -> Any:
     """The causal language model in ``folder``, in evaluation mode, frozen, with packed attention."""
     attention.register()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=DTYPES[dtype], attn_implementation=attention.NAME, local_files_only=True
         )
     except (OSError, ValueError, KeyError) as error:

@@ -26,7 +26,7 @@ CONFIG_FILE = "adapter_config.json"
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """The tensors of one adapter: for each layer name ``a`` [rank, in] and ``b`` [out, rank], and the factor of b @ a."""
+    """One adapter: for each layer name ``a`` [rank, in] and ``b`` [out, rank], and the factor of b @ a."""
 
     scale: float
     layers: Mapping[str, tuple[Tensor, Tensor]]
@@ -95,7 +95,7 @@ def adapter_tensors(layers: Mapping[str, LoraLinear]) -> dict[str, Tensor]:
 
 
 def adapter_config(names: list[str], rank: int, alpha: float) -> dict[str, Any]:
-    """The ``adapter_config.json`` that PEFT, SGLang and vLLM read; it names no path, so equal adapters are equal files."""
+    """The ``adapter_config.json`` that PEFT, SGLang and vLLM read; it names no path: equal adapters, equal files."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -74,7 +74,7 @@ def _number(values: Mapping[str, Any], name: str, default: Any, low: float, high
 
 
 def draw(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on the seed and the token's position alone, so a resumed request goes on alike."""
+    """A number in [0, 1) from the seed and the token's position alone, so a resumed request goes on alike."""
     digest = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=7).digest()
     return (int.from_bytes(digest, "big") >> 3) / (1 << 53)
 
@@ -97,7 +97,9 @@ def scaled(logits: Tensor, temperatures: Sequence[float]) -> Tensor:
     return values / divisor[:, None]
 
 
-def pick(logits: Tensor, rows: Sequence[Sampling], positions: Sequence[int], tops: Sequence[int]) -> list[Picked | None]:
+def pick(
+    logits: Tensor, rows: Sequence[Sampling], positions: Sequence[int], tops: Sequence[int]
+) -> list[Picked | None]:
     """One token for each row of ``logits`` [n, V]; None where a row's logits are not finite."""
     values = scaled(logits, [row.temperature for row in rows])
     normaliser = torch.logsumexp(values, dim=-1)

@@ -87,7 +87,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
-    parser.add_argument("--weight-version", default=None, help="name of the weights in --model; their hash when left out")
+    parser.add_argument("--weight-version", default=None, help="name of the weights; their hash when left out")
     return parser.parse_args()
 
 
