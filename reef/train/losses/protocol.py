@@ -1,6 +1,6 @@
 """What a loss family is: the values it works on, its five members, and the weights of its reducer.
 
-Knows nothing of models or files. Read by the torch trainer, the Slime hook and every family. L: a row's response length.
+Knows nothing of models or files. Read by the torch trainer, the Slime hook and every family. L is a response's length.
 """
 
 from __future__ import annotations

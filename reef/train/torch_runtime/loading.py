@@ -55,7 +55,5 @@ def check_architecture(model: Any, folder: Path) -> None:
 
 def forward_packed(model: Any, ids: torch.Tensor, positions: torch.Tensor, layout: Any, keep: torch.Tensor) -> Any:
     """Logits [len(keep), V] at the run positions ``keep`` of the flat run ``ids`` [N]."""
-    out = model(
-        input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=keep, layout=layout
-    )
+    out = model(input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=keep, layout=layout)
     return out.logits[0]

@@ -55,9 +55,7 @@ class LoraLinear(nn.Module):
 def target_layers(model: Any) -> dict[str, nn.Linear]:
     """All linear layers of a model by name, the output head aside."""
     head = model.get_output_embeddings()
-    return {
-        name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer is not head
-    }
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer is not head}
 
 
 def replace_layer(model: Any, name: str, layer: nn.Module) -> None:

@@ -36,7 +36,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One micro-batch: the flat run, the layout's groups, the rows, and for each row the run positions of its logits."""
+    """One micro-batch: the flat run, the layout's groups, the rows, and the run positions of each row's logits."""
 
     ids: tuple[int, ...]
     positions: tuple[int, ...]

@@ -88,7 +88,9 @@ def rows_of(payload: Mapping[str, Any]) -> list[StepRow]:
     return rows
 
 
-def make_step(learner: Learner, facts: ModelFacts, tokenizer: Tokenizer, job: Job, progress: Progress) -> dict[str, Any]:
+def make_step(
+    learner: Learner, facts: ModelFacts, tokenizer: Tokenizer, job: Job, progress: Progress
+) -> dict[str, Any]:
     """Train, save and check; the answer has ``outcome`` candidate, skip or refused."""
     began_at = time.monotonic()
     settings = learner.settings

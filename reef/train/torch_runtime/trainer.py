@@ -1,7 +1,7 @@
 """The train child: makes steps and exports, one at a time, asked and answered in JSON lines on stdin and stdout.
 
-A request is ``{"id", "verb": "step"|"export"|"ping", ...}``; answers are ``{"id", "result"}`` or ``{"id", "error"}``, with
-``{"id", "progress"}`` lines before. It ends when stdin ends. Started by ``TorchRuntime``.
+A request is ``{"id", "verb": "step"|"export"|"ping", ...}``; answers are ``{"id", "result"}`` or ``{"id", "error"}``,
+with ``{"id", "progress"}`` lines before. It ends when stdin ends. Started by ``TorchRuntime``.
 """
 
 from __future__ import annotations
