@@ -86,10 +86,10 @@ class Scenarios:
                     hint=f"create it with: reef scenarios new {name}",
                     code="no_scenario",
                 )
-            found = self._make(name)
-            self._open[name] = found
+            made = self._make(name)
+            self._open[name] = made
             self.bus.publish("scenario", name, recipe=self.recipe.name)
-            return found
+            return made
 
     def start(self) -> None:
         """After a start: serve each committed head and go on with what was not judged or trained yet."""

@@ -232,7 +232,9 @@ class Relay(Response):
                 self._services.keep(closing)
             elif not self._pending.done():
                 self._pending.cancel()
-            end = _end(finish, bytes(self._sent), self._started, self.status_code, self._upstream_headers, self._first_s)
+            end = _end(
+                finish, bytes(self._sent), self._started, self.status_code, self._upstream_headers, self._first_s
+            )
             await asyncio.shield(_close(self._services, self._scenario, self._exchange, end, self._recorded))
         await send({"type": "http.response.body", "body": held, "more_body": False})
 

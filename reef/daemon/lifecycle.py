@@ -11,6 +11,7 @@ import logging
 import logging.handlers
 import os
 import secrets
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -69,6 +70,8 @@ async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
             h11_max_incomplete_event_size=64 * 1024,
         )
     )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done; we end in order
     running = asyncio.ensure_future(server.serve(sockets=[listening]))
     while not running.done() and not services.ready and services.failure is None:  # noqa: ASYNC110
         await asyncio.sleep(0.01)  # set from a thread, before any request may come; once per start
@@ -86,7 +89,9 @@ async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
 def _listen(config: Config) -> socket.socket:
     host, port = config.service.host, config.service.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol must be named: event loops switch Nagle's algorithm off only on sockets that say they are TCP,
+    # and with it on every answer waits 40 ms for the client's delayed acknowledgement.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))

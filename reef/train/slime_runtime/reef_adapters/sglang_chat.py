@@ -45,9 +45,15 @@ class _SampledAnswer:
     reasoned: bool = False
     ended: bool = False
     fault: ReefError | None = None
+    _iterator: AsyncIterator[bytes] | None = None
 
-    async def slices(self) -> AsyncIterator[bytes]:
-        """The body; a streamed one begins before the first token."""
+    def slices(self) -> AsyncIterator[bytes]:
+        """The body; a streamed one begins before the first token. Asked again, it goes on where it was."""
+        if self._iterator is None:
+            self._iterator = self._render()
+        return self._iterator
+
+    async def _render(self) -> AsyncIterator[bytes]:
         if self.encoder is None:
             yield self.body
             return

@@ -136,6 +136,7 @@ class Generation:
     _attempt_text: str = ""
     _response: aiohttp.ClientResponse | None = None
     _running: bool = False
+    _abort_reason: str = ""
 
     async def start(self) -> None:
         """Send the request; returns when the engine has accepted it."""
@@ -171,7 +172,7 @@ class Generation:
                 return
             barren = 0 if len(self.output_ids) > self._base else barren + 1
             if barren > _MAX_BARREN_RESUMES:
-                raise Unavailable("the engine keeps aborting this answer", hint="see its log")
+                raise Unavailable(f"the engine keeps aborting this answer: {self._abort_reason}", hint="see its log")
             self.finish = "length" if len(self.output_ids) >= self.sampling.max_new_tokens else None
             self._attempt += 1
 
@@ -252,7 +253,7 @@ class Generation:
             return
         if reason["type"] == "abort" and reason.get("status_code") not in (None, 200):
             raise _refusal(int(reason["status_code"]), str(reason.get("message")).encode())
-        self.finish = reason["type"]
+        self.finish, self._abort_reason = reason["type"], str(reason.get("message"))
         if self.finish == "stop" and isinstance(reason.get("matched"), str):
             self.stop_text = reason["matched"]
         if self._attempt == 0:
@@ -293,7 +294,7 @@ def _refusal(status: int, raw: bytes) -> ReefError:
     fault = body.get("error", body) if isinstance(body, dict) else None
     words = fault.get("message") if isinstance(fault, dict) else fault
     message = f"the engine refuses the request: {words or raw[:500].decode('utf-8', 'replace')}"
-    if status == 400 and "lora" in message.lower():
+    if status == 400 and ("adapter" in message or "lora" in message.lower()):
         return Unavailable(message, hint="the release is being loaded; try again in a moment")
     if status == 400:
         return BadRequest(message)

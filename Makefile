@@ -1,0 +1,37 @@
+# make demo: everything from nothing to a model that has learned. make test: everything a change must pass.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TORCH ?= torch==2.13.0
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export OMP_WAIT_POLICY = passive
+
+.PHONY: demo test soak lint install clean
+
+demo: $(STAMP)
+	$(BIN)/reef demo --yes
+
+test: lint
+	$(BIN)/python -m pytest -m "not soak" -n 2 --dist worksteal
+
+soak: $(STAMP)
+	REEF_SOAK=1 $(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+install: $(STAMP)
+
+# torch stands on the same command line as everything that needs it, so that pip keeps the CPU build where one is on offer.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH) --editable '.[torch]' --group dev
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV)

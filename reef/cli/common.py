@@ -1,0 +1,150 @@
+"""Options, output and the error edge that all commands share."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reef.client import ReefClient
+from reef.config import default_home
+from reef.errors import BadRequest, ReefError
+
+SCHEMA_VERSION = 1
+
+HomeOption = Annotated[Path | None, typer.Option("--home", help="State directory (REEF_HOME).", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document (versioned schema).")]
+ScenarioOption = Annotated[
+    str | None,
+    typer.Option(
+        "--scenario",
+        "-s",
+        envvar="REEF_SCENARIO",
+        help="Scenario; needed only when there are several.",
+        show_default=False,
+        autocompletion=lambda incomplete: complete_scenarios(incomplete),
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+talk = Console(stderr=True, highlight=False)
+
+
+def home_of(home: Path | None) -> Path:
+    """The state directory of a command."""
+    return home if home is not None else default_home()
+
+
+def client_of(home: Path | None, scenario: str | None = None) -> ReefClient:
+    """The client of the daemon that serves ``home``."""
+    return ReefClient.from_home(home_of(home), scenario=scenario, actor="cli")
+
+
+def scenario_of(client: ReefClient, scenario: str | None) -> str:
+    """The named scenario, or the only one there is."""
+    if scenario is not None:
+        return scenario
+    names = [row["name"] for row in client.get("/reef/scenarios")["scenarios"]]
+    if len(names) == 1:
+        return str(names[0])
+    if not names:
+        raise BadRequest("there is no scenario yet", hint='make a call first: reef call "hello"')
+    raise BadRequest(f"there are {len(names)} scenarios", hint=f"choose one with -s: {', '.join(names)}")
+
+
+def print_json(kind: str, data: Any) -> None:
+    """One JSON document on stdout: ``{"schema": "reef.<kind>/1", ...}``."""
+    document = {"schema": f"reef.{kind}/{SCHEMA_VERSION}", **(data if isinstance(data, dict) else {kind: data})}
+    sys.stdout.write(json.dumps(document, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False) + "\n")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """A plain table, or a sentence that names the next command when there is nothing to show."""
+    listed = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
+    if not listed:
+        talk.print(Text(empty))
+        return
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        # An id must stay whole, so that it can be copied; other columns give way on a narrow terminal.
+        shown.add_column(column, overflow="ellipsis", no_wrap=True, min_width=26 if column == "id" else None)
+    for row in listed:
+        shown.add_row(*row)
+    out.print(shown)
+
+
+def show_error(error: ReefError, *, as_json: bool) -> None:
+    """Say what is wrong and what to do, on stderr."""
+    if as_json:
+        sys.stderr.write(json.dumps({"error": error.as_dict()}) + "\n")
+        return
+    talk.print(Text.assemble(("error: ", "bold red"), error.message))
+    if error.hint:
+        talk.print(Text.assemble(("  try: ", "dim"), error.hint))
+
+
+def ago(at: float | None) -> str:
+    """A time as people say it: ``4m``, ``2h``, ``3d`` ago."""
+    if not at:
+        return "-"
+    seconds = max(0.0, time.time() - at)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def size(count: float) -> str:
+    """Bytes as people say it."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return ""
+
+
+def cut(text: object, width: int) -> str:
+    """One line of at most ``width`` characters."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on a terminal; without one, refuse and name --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadRequest(f"{question} needs an answer, and this is no terminal", hint="add --yes")
+    if not typer.confirm(question, default=False, err=True):
+        raise typer.Abort
+
+
+def complete_scenarios(incomplete: str) -> list[str]:
+    """Scenario names for shell completion; nothing when the daemon does not answer at once."""
+    try:
+        with ReefClient.from_home(default_home(), timeout_s=0.2) as client:
+            names = [str(row["name"]) for row in client.get("/reef/scenarios")["scenarios"]]
+    except ReefError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_releases(context: typer.Context, incomplete: str) -> list[str]:
+    """Release ids for shell completion."""
+    try:
+        with ReefClient.from_home(default_home(), timeout_s=0.2) as client:
+            name = scenario_of(client, context.params.get("scenario") or os.environ.get("REEF_SCENARIO"))
+            ids = [str(row["release_id"]) for row in client.releases(name)]
+    except ReefError:
+        return []
+    return [release_id for release_id in ids if release_id.startswith(incomplete)]

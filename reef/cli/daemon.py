@@ -1,0 +1,281 @@
+"""up, down, status, serve, logs, doctor: the daemon's life."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from reef.cli.common import (
+    HomeOption,
+    JsonOption,
+    YesOption,
+    ago,
+    client_of,
+    home_of,
+    out,
+    print_json,
+    size,
+    table,
+    talk,
+)
+from reef.cli.pick import pick
+from reef.cli.tools import fetch_embedded
+from reef.config import Config, load
+from reef.errors import BadRequest
+from reef.launch import running, spawn, stop, wait_ready
+
+_FLAGS = ("host", "port", "upstream-url", "upstream-model", "upstream-api-key", "recipe", "model-path")
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file with reef.* and training.* keys.")]
+WaitOption = Annotated[float, typer.Option("--wait", help="Seconds to wait until it is ready.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(context_settings=settings)(up)
+    app.command(context_settings=settings)(serve)
+    app.command()(down)
+    app.command()(status)
+    app.command()(logs)
+
+
+def up(
+    context: typer.Context,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[str | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
+    upstream_url: Annotated[str | None, typer.Option(help="Provider that answers calls.")] = None,
+    upstream_model: Annotated[str | None, typer.Option(help="Model id at the provider.")] = None,
+    upstream_api_key: Annotated[
+        str | None, typer.Option(help="Key for the provider; better in REEF_UPSTREAM_API_KEY.")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="What feedback becomes, e.g. record, pg, grpo.")] = None,
+    model_path: Annotated[
+        str | None, typer.Option(help="Hugging Face folder or GGUF file for the embedded engine.")
+    ] = None,
+    wait: WaitOption = 120.0,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Start the daemon in the background and return when it is ready.
+
+    Without any setting it takes REEF_UPSTREAM_URL, else an Ollama on its usual port, else the embedded model, and says so.
+    Any key can be given as --reef.KEY VALUE or --training.KEY VALUE.
+
+    Examples: reef up | reef up --upstream-url https://api.openai.com/v1 | reef up -c serve.yaml --training.seed 7
+    """
+    folder = home_of(home)
+    if (found := running(folder)) is not None:
+        _say_up(found, folder, as_json, fresh=False)
+        return
+    named = (host, port, upstream_url, upstream_model, upstream_api_key, recipe, model_path)
+    overrides = _overrides(context.args, named)
+    settings, said = _settings(folder, config, overrides, yes)
+    if not as_json:
+        talk.print(Text(said))
+    child = spawn(folder, settings, config=config)
+    with _spinner("starting"):
+        found = wait_ready(child, folder, wait)
+    _say_up(found, folder, as_json, fresh=True)
+
+
+def serve(
+    context: typer.Context,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[str | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
+    upstream_url: Annotated[str | None, typer.Option(help="Provider that answers calls.")] = None,
+    upstream_model: Annotated[str | None, typer.Option(help="Model id at the provider.")] = None,
+    upstream_api_key: Annotated[
+        str | None, typer.Option(help="Key for the provider; better in REEF_UPSTREAM_API_KEY.")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="What feedback becomes, e.g. record, pg, grpo.")] = None,
+    model_path: Annotated[
+        str | None, typer.Option(help="Hugging Face folder or GGUF file for the embedded engine.")
+    ] = None,
+    yes: YesOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Log to the file only.")] = False,
+) -> None:
+    """Run the daemon in the foreground; Ctrl-C stops it in order.
+
+    Example: reef serve -c serve.yaml --reef.port 8901
+    """
+    from reef.daemon.lifecycle import serve as run  # the one place where the CLI needs the daemon's code
+
+    named = (host, port, upstream_url, upstream_model, upstream_api_key, recipe, model_path)
+    loaded, said = _loaded(home_of(home), config, _overrides(context.args, named), yes)
+    if not quiet:
+        talk.print(Text(said))
+    raise typer.Exit(run(loaded, echo=not quiet))
+
+
+def down(
+    home: HomeOption = None,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for a clean stop.")] = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop the daemon: answers in flight end, what is recorded is committed."""
+    folder = home_of(home)
+    with _spinner("stopping"):
+        stopped = stop(folder, wait)
+    if as_json:
+        print_json("down", {"stopped": stopped})
+    else:
+        talk.print(Text("stopped" if stopped else f"no daemon runs on {folder}"))
+
+
+def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """What runs, what it has recorded, and what each scenario waits for."""
+    with client_of(home) as client:
+        found = client.status()
+    if as_json:
+        print_json("status", found)
+    else:
+        _show_status(found)
+    if found["store"]["degraded"] or not found["daemon"]["ready"]:
+        raise typer.Exit(6)
+
+
+def logs(
+    home: HomeOption = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+    lines: Annotated[int, typer.Option("-n", help="Lines to show.", min=0)] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, as they are in the file.")] = False,
+) -> None:
+    """The daemon's log.
+
+    Example: reef logs -f
+    """
+    path = home_of(home) / "logs" / "reef.jsonl"
+    if not path.exists():
+        raise BadRequest(f"there is no log at {path}", hint="start the daemon with: reef up")
+    with path.open(encoding="utf-8") as file:
+        for line in file.readlines()[-lines:] if lines else ():
+            _log_line(line, as_json)
+        while follow:
+            line = file.readline()
+            if line:
+                _log_line(line, as_json)
+            else:
+                time.sleep(0.2)
+
+
+# -- inside
+
+
+def _overrides(extra: list[str], named: tuple[str | None, ...]) -> dict[str, str]:
+    """``--reef.key value`` and ``--reef.key=value`` pairs plus the named flags, as settings."""
+    found = {
+        f"reef.{flag.replace('-', '_')}": value for flag, value in zip(_FLAGS, named, strict=True) if value is not None
+    }
+    left = list(extra)
+    while left:
+        word = left.pop(0)
+        key, given, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or key.split(".")[0] not in ("reef", "training"):
+            raise BadRequest(
+                f"unknown argument {word!r}", hint="keys are given as --reef.port 8901 or --training.seed 7"
+            )
+        if not given:
+            if not left:
+                raise BadRequest(f"--{key} needs a value")
+            value = left.pop(0)
+        found[key] = value
+    return found
+
+
+def _loaded(folder: Path, path: Path | None, overrides: dict[str, str], yes: bool) -> tuple[Config, str]:
+    """The configuration with what was picked filled in, and the sentence about it."""
+    config = load(path, overrides=overrides, home=folder)
+    picked = pick(config)
+    if picked.needs_model:
+        fetch_embedded(yes)
+    if picked.overrides:
+        config = load(path, overrides={**picked.overrides, **overrides}, home=folder)
+    return config, picked.said
+
+
+def _settings(folder: Path, path: Path | None, overrides: dict[str, str], yes: bool) -> tuple[dict[str, str], str]:
+    """What the background daemon is told; errors in the configuration show here, before anything starts."""
+    picked = pick(load(path, overrides=overrides, home=folder))
+    if picked.needs_model:
+        fetch_embedded(yes)
+    return {**picked.overrides, **overrides}, picked.said
+
+
+def _say_up(found: dict[str, Any], folder: Path, as_json: bool, *, fresh: bool) -> None:
+    if as_json:
+        print_json("up", {"url": found["url"], "pid": found["pid"], "home": str(folder), "started": fresh})
+        return
+    talk.print(Text(f"{'ready' if fresh else 'already running'} at {found['url']}  (home {folder})"))
+    talk.print(Text('  next: reef call "hello"   reef status   reef down', style="dim"))
+
+
+@contextlib.contextmanager
+def _spinner(text: str) -> Iterator[None]:
+    if talk.is_terminal:
+        with talk.status(text):
+            yield
+    else:
+        yield
+
+
+def _show_status(found: dict[str, Any]) -> None:
+    daemon, inference, store = found["daemon"], found["inference"], found["store"]
+    state = "ready" if daemon["ready"] else "starting"
+    out.print(Text(f"reef {daemon['version']} {state} at {daemon['url']}, up {ago(time.time() - daemon['uptime_s'])}"))
+    out.print(Text(f"  home     {daemon['home']}"))
+    out.print(Text(f"  answers  {inference['backend']} {inference['model'] or ''}"))
+    out.print(Text(f"  records  {store['records']:,} in {size(store['bytes'])}"))
+    if store["degraded"]:
+        out.print(
+            Text(f"  DEGRADED {store['unrecorded']} answers without a receipt: {store['degraded']}", style="bold red")
+        )
+    out.print()
+    table(
+        ("scenario", "recipe", "serves", "step", "batch", "state", "waits for"),
+        (
+            (
+                row["name"],
+                row["recipe"],
+                row["release_id"] or "-",
+                row["step"],
+                f"{row['batch']['have']}/{row['batch']['need']}" if row["batch"]["need"] else "-",
+                row["state"],
+                row["detail"] or row["waiting_for"],
+            )
+            for row in found["scenarios"]
+        ),
+        empty='no scenario yet; make a call: reef call "hello"',
+    )
+    for row in found["scenarios"]:
+        if row["reasons"]:
+            said = ", ".join(f"{count} {code}" for code, count in row["reasons"].items())
+            out.print(Text(f"  {row['name']}: reports that do not train: {said}", style="dim"))
+
+
+def _log_line(line: str, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        return
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return
+    when = time.strftime("%H:%M:%S", time.localtime(entry["at"]))
+    style = {"error": "red", "warning": "yellow"}.get(entry["level"], "")
+    out.print(Text(f"{when} {entry['level']:7} {entry['message']}", style=style))
+    if "trace" in entry:
+        out.print(Text(entry["trace"], style="dim"))

@@ -1,0 +1,265 @@
+"""call, report, records, scenarios: what agents do and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from reef.cli.common import (
+    HomeOption,
+    JsonOption,
+    ScenarioOption,
+    ago,
+    client_of,
+    cut,
+    home_of,
+    out,
+    print_json,
+    scenario_of,
+    table,
+    talk,
+)
+from reef.client import ReefClient, RemoteError, content_text
+from reef.errors import BadRequest, NotFound
+
+records_app = typer.Typer(no_args_is_help=False, help="What has been recorded.")
+scenarios_app = typer.Typer(no_args_is_help=False, help="Workloads: their records, trainer and releases.")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command()(call)
+    app.command()(report)
+    app.add_typer(records_app, name="records")
+    app.add_typer(scenarios_app, name="scenarios")
+
+
+def call(
+    prompt: Annotated[str, typer.Argument(help="What to ask; - reads standard input.")],
+    scenario: ScenarioOption = None,
+    home: HomeOption = None,
+    model: Annotated[str | None, typer.Option(help="Model id; default: what the daemon serves.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.", min=1)] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.", min=0)] = None,
+    session: Annotated[str | None, typer.Option(help="Groups calls of one run.")] = None,
+    stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Show the answer as it comes.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the model and print the answer; the receipt goes to stderr and is what a report names.
+
+    Example: reef call "What is a reef?" && reef report --score 1
+    """
+    text = sys.stdin.read() if prompt == "-" else prompt
+    messages = [{"role": "system", "content": system}] if system else []
+    body: dict[str, Any] = {"messages": [*messages, {"role": "user", "content": text}]}
+    with client_of(home, scenario) as client:
+        body["model"] = model or _served_model(client)
+        for name, value in (("max_tokens", max_tokens), ("temperature", temperature)):
+            if value is not None:
+                body[name] = value
+        if stream and not as_json:
+            receipt, release = _stream(client, body, session)
+        else:
+            response = client.call(body, session=session)
+            receipt = response.headers.get("x-reef-agent-record-id", "")
+            release = response.headers.get("x-reef-release-id")
+            if as_json:
+                document = {"agent_record_id": receipt or None, "release_id": release, "response": response.json()}
+                print_json("call", document)
+            else:
+                sys.stdout.write(content_text(response.json()) + "\n")
+    if receipt:
+        _remember(home_of(home), receipt, scenario)
+        if not as_json:
+            talk.print(Text(f"receipt {receipt}" + (f"  release {release}" if release else ""), style="dim"))
+
+
+def report(
+    references: Annotated[list[str] | None, typer.Argument(help="Receipts; default: the last reef call.")] = None,
+    score: Annotated[float | None, typer.Option(help="How good it was, e.g. 0 to 1.")] = None,
+    feedback: Annotated[str | None, typer.Option(help="What was good or bad, in words.")] = None,
+    session: Annotated[str | None, typer.Option(help="Report on all calls of a session instead.")] = None,
+    scenario: ScenarioOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how good an answer was.
+
+    Examples: reef report --score 1 | reef report 01m8... --score 0 --feedback "missed the empty case"
+    """
+    named = list(references or ())
+    if not named and session is None:
+        last = _last(home_of(home))
+        named, scenario = [last["receipt"]], scenario or last.get("scenario")
+    with client_of(home, scenario) as client:
+        found = client.report(score=score, feedback=feedback, references=named, session=session)
+    if as_json:
+        print_json("report", found)
+    else:
+        again = " (it was stored before)" if found["duplicate"] else ""
+        talk.print(Text(f"report {found['agent_record_id']} on {len(found['references'])} call(s){again}"))
+        talk.print(Text("  next: reef status   reef releases", style="dim"))
+
+
+@records_app.callback(invoke_without_command=True)
+def records_root(
+    context: typer.Context,
+    scenario: ScenarioOption = None,
+    home: HomeOption = None,
+    type: Annotated[str | None, typer.Option(help="inference or report.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="complete, incomplete, parked, accepted, consumed, refused...")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    limit: Annotated[int, typer.Option("-n", help="How many.", min=1, max=500)] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List records, newest first. Examples: reef records --state refused | reef records show ID"""
+    if context.invoked_subcommand is not None:
+        return
+    with client_of(home) as client:
+        name = scenario_of(client, scenario)
+        rows = client.records(name, type=type, state=state, session=session, limit=limit)
+    if as_json:
+        print_json("records", rows)
+        return
+    table(
+        ("id", "age", "type", "state", "release", "what"),
+        ((row["agent_record_id"], ago(row["created_at"]), row["request_type"], row["state"], row["release_id"] or "-",
+          _what(row)) for row in rows),
+        empty=f"scenario {name} has no such records; make one: reef call \"hello\"",
+    )  # fmt: skip
+
+
+@records_app.command("show")
+def records_show(
+    record_id: Annotated[str, typer.Argument(help="The record's id (a receipt or a report's id).")],
+    home: HomeOption = None,
+    raw: Annotated[bool, typer.Option("--raw", help="The exact bytes of the request.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """One record with its request, answer, reports and what it trained."""
+    with client_of(home) as client:
+        if raw:
+            sys.stdout.buffer.write(client.http.get(f"/reef/records/{record_id}/request").content)
+            return
+        found = client.record(record_id)
+    if as_json or not sys.stdout.isatty():
+        print_json("record", found)
+        return
+    for key in ("agent_record_id", "scenario", "request_type", "state", "release_id", "session"):
+        out.print(Text(f"{key:16} {found.get(key) or '-'}"))
+    if found["reason"]:
+        out.print(Text(f"{'reason':16} {found['reason']['code']}: {found['reason']['message']}"))
+    rest = {key: found[key] for key in ("request", "response", "score", "feedback", "references", "reports", "consumed_by")
+            if found.get(key) not in (None, [], {})}  # fmt: skip
+    if isinstance(rest.get("response"), dict) and "training" in rest["response"]:
+        tokens = len(rest["response"]["training"].get("tokens", ()))
+        rest["response"] = {**rest["response"], "training": f"<{tokens} token ids with log-probs; --json shows them>"}
+    out.print(Text(json.dumps(rest, indent=2, ensure_ascii=False)))
+
+
+@scenarios_app.callback(invoke_without_command=True)
+def scenarios_root(context: typer.Context, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """List scenarios. Example: reef scenarios new my-agent"""
+    if context.invoked_subcommand is not None:
+        return
+    with client_of(home) as client:
+        rows = client.get("/reef/scenarios")["scenarios"]
+    if as_json:
+        print_json("scenarios", rows)
+        return
+    table(
+        ("scenario", "recipe", "surface", "serves", "step", "state"),
+        (
+            (row["name"], row["recipe"], row["surface"], row["release_id"] or "-", row["step"], row["state"])
+            for row in rows
+        ),
+        empty='there is no scenario yet; make a call: reef call "hello"',
+    )
+
+
+@scenarios_app.command("new")
+def scenarios_new(
+    name: Annotated[str, typer.Argument(help="Letters, digits, '.', '_' and '-'.")],
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a scenario."""
+    with client_of(home) as client:
+        found = client.post("/reef/scenarios", {"name": name})
+    if as_json:
+        print_json("scenario", found)
+    else:
+        talk.print(Text(f"scenario {name} is there; use it with -s {name}, or the header x-reef-scenario: {name}"))
+
+
+def _served_model(client: ReefClient) -> str:
+    inference = client.status()["inference"]
+    if inference["model"]:
+        return str(inference["model"])
+    raise BadRequest(
+        "which model? the provider was configured without one", hint="give --model, or REEF_UPSTREAM_MODEL"
+    )
+
+
+def _stream(client: ReefClient, body: dict[str, Any], session: str | None) -> tuple[str, str | None]:
+    """Print text as it comes; returns receipt and release."""
+    with client.stream(body, session=session) as response:
+        if not response.is_success:
+            response.read()
+            raise RemoteError(response.status_code, _document(response.text))
+        for line in response.iter_lines():
+            if not line.startswith("data: ") or line == "data: [DONE]":
+                continue
+            event = _document(line[6:])
+            if "error" in event:
+                sys.stdout.write("\n")
+                raise RemoteError(502, event)
+            for choice in event.get("choices") or ():
+                sys.stdout.write((choice.get("delta") or {}).get("content") or "")
+                sys.stdout.flush()
+        sys.stdout.write("\n")
+        return response.headers.get("x-reef-agent-record-id", ""), response.headers.get("x-reef-release-id")
+
+
+def _document(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {"error": {"message": text[:200]}}
+    return found if isinstance(found, dict) else {}
+
+
+def _remember(home: Path, receipt: str, scenario: str | None) -> None:
+    """Keep the last receipt, so that ``reef report`` can follow ``reef call``."""
+    (home / "last_call.json").write_text(
+        json.dumps({"receipt": receipt, "scenario": scenario, "at": time.time()}), encoding="utf-8"
+    )
+
+
+def _last(home: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((home / "last_call.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise NotFound(
+            "there is no earlier reef call to report on", hint="name a receipt: reef report ID --score 1"
+        ) from None
+    return found
+
+
+def _what(row: dict[str, Any]) -> str:
+    if row["reason"]:
+        return cut(f"{row['reason']['code']}: {row['reason']['message']}".rstrip(": "), 60)
+    if row["request_type"] == "report":
+        score = "" if row["score"] is None else f"score {row['score']:g} "
+        return cut(f"{score}-> {', '.join(row['references'])}", 60)
+    usage, meta = row.get("usage") or {}, row["meta"]
+    return cut(f"{meta.get('model') or ''} {meta.get('duration_ms', 0):.0f} ms {usage or ''}", 60)

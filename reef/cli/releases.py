@@ -1,0 +1,175 @@
+"""releases, rollback, promote, reject, pause, resume, step: the version chain and what people do to it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from reef.cli.common import (
+    HomeOption,
+    JsonOption,
+    ScenarioOption,
+    YesOption,
+    ago,
+    client_of,
+    complete_releases,
+    confirm,
+    cut,
+    out,
+    print_json,
+    scenario_of,
+    size,
+    table,
+    talk,
+)
+
+releases_app = typer.Typer(no_args_is_help=False, help="The chain of versions of a scenario.")
+
+ReleaseArgument = Annotated[str, typer.Argument(help="A release, e.g. r7.", autocompletion=complete_releases)]
+_SYMBOLS = {"serving": "●", "published": "○", "held": "◌", "rejected": "✗", "rolled_back": "↶"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.add_typer(releases_app, name="releases")
+    for command in (rollback, promote, reject, pause, resume, step):
+        app.command()(command)
+
+
+@releases_app.callback(invoke_without_command=True)
+def releases_root(
+    context: typer.Context, scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """List the chain, newest first. Examples: reef releases | reef releases show r3"""
+    if context.invoked_subcommand is not None:
+        return
+    with client_of(home) as client:
+        name = scenario_of(client, scenario)
+        rows = client.releases(name)
+    if as_json:
+        print_json("releases", rows)
+        return
+    table(
+        ("", "release", "from", "step", "age", "size", "reward", "state", "why"),
+        (
+            (
+                _SYMBOLS[row["state"]],
+                row["release_id"],
+                row["parent"] or "-",
+                row["step"],
+                ago(row["created_at"]),
+                size(row["size_bytes"]),
+                _reward(row),
+                row["state"],
+                cut(row["verdict"].get("reason", "the base model") if row["verdict"] else "the base", 40),
+            )
+            for row in rows
+        ),
+        empty=f"scenario {name} has no releases: its recipe updates nothing",
+    )
+
+
+@releases_app.command("show")
+def releases_show(
+    release_id: ReleaseArgument, scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """One release: verdict, metrics and the records it learned from."""
+    with client_of(home) as client:
+        found = client.release(scenario_of(client, scenario), release_id)
+    if as_json:
+        print_json("release", found)
+        return
+    for key in ("release_id", "scenario", "state", "parent", "restored_from", "step", "content_id"):
+        out.print(Text(f"{key:14} {found[key] if found[key] is not None else '-'}"))
+    for key, value in found["metrics"].items():
+        out.print(Text(f"  {key:22} {value:.4g}" if isinstance(value, float) else f"  {key:22} {value}"))
+    if found["verdict"]:
+        out.print(Text(f"{'verdict':14} {found['verdict'].get('decision')}: {found['verdict'].get('reason')}"))
+    out.print(Text(f"{'records':14} {len(found['records'])}"))
+    for record_id in found["records"][:10]:
+        out.print(Text(f"  reef records show {record_id}", style="dim"))
+
+
+def rollback(
+    to: Annotated[
+        str | None,
+        typer.Argument(help="Release to go back to; default: the parent.", autocompletion=complete_releases),
+    ] = None,
+    scenario: ScenarioOption = None,
+    home: HomeOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve an earlier release again, its weights exactly as they were. Example: reef rollback r3"""
+    with client_of(home) as client:
+        name = scenario_of(client, scenario)
+        confirm(f"serve {to or 'the parent release'} of {name} again?", yes)
+        found = client.act(name, "rollback", {"to": to} if to else {})
+    _acted(
+        "rollback", found, as_json, f"{found['release_id']} restores {found['restored_from']} and is {found['state']}"
+    )
+
+
+def promote(
+    release_id: ReleaseArgument,
+    scenario: ScenarioOption = None,
+    home: HomeOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve a release that waits for review."""
+    with client_of(home) as client:
+        name = scenario_of(client, scenario)
+        confirm(f"serve {release_id} of {name}?", yes)
+        found = client.act(name, "promote", {"release_id": release_id})
+    _acted("promote", found, as_json, f"{found['release_id']} is {found['state']}")
+
+
+def reject(
+    release_id: ReleaseArgument,
+    scenario: ScenarioOption = None,
+    home: HomeOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Refuse a release that waits for review."""
+    with client_of(home) as client:
+        name = scenario_of(client, scenario)
+        confirm(f"reject {release_id} of {name} for good?", yes)
+        found = client.act(name, "reject", {"release_id": release_id})
+    _acted("reject", found, as_json, f"{found['release_id']} is {found['state']}")
+
+
+def pause(scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Stop training a scenario; calls go on being answered."""
+    _simple("pause", scenario, home, as_json, "training is paused; go on with: reef resume")
+
+
+def resume(scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Go on training a scenario."""
+    _simple("resume", scenario, home, as_json, "training goes on")
+
+
+def step(scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Train now on what is complete, without waiting for a full batch."""
+    _simple("step", scenario, home, as_json, "a step has been asked for; watch it with: reef releases")
+
+
+def _simple(action: str, scenario: str | None, home: Any, as_json: bool, said: str) -> None:
+    with client_of(home) as client:
+        found = client.act(scenario_of(client, scenario), action)
+    _acted(action, found, as_json, said)
+
+
+def _acted(kind: str, found: dict[str, Any], as_json: bool, said: str) -> None:
+    if as_json:
+        print_json(kind, found)
+    else:
+        talk.print(Text(said))
+
+
+def _reward(row: dict[str, Any]) -> str:
+    reward = row["metrics"].get("reward_mean")
+    return "-" if reward is None else f"{reward:.2f}"

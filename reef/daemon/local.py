@@ -1,0 +1,35 @@
+"""What the CLI needs from this machine without a daemon: recipe kinds, the torch version, fetching the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def torch_version() -> str | None:
+    """The installed PyTorch, None for none; does not import it."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return None
+
+
+def recipes() -> list[dict[str, str]]:
+    """The registered kinds with what they update."""
+    from reef.recipes import recipe_class_for, recipe_kinds
+    from reef.recipes.base import WeightTrainingRecipe
+
+    rows = []
+    for kind in recipe_kinds():
+        cls = recipe_class_for(kind)
+        surface = "weights" if issubclass(cls, WeightTrainingRecipe) else "nothing"
+        rows.append({"kind": kind, "surface": surface, "summary": cls.summary})
+    return rows
+
+
+def pull_model(folder: Path, progress: Callable[[str, int, int | None], None]) -> None:
+    """Fetch and convert the embedded model into ``folder``; ``progress(stage, done, total)`` is called as it goes."""
+    from reef.train.torch_runtime.pull import pull
+
+    pull(folder, progress)
