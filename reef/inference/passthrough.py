@@ -74,7 +74,7 @@ class _RelayedAnswer:
             state, code = RecordState.FAILED, "upstream_error_event"
         elif read.complete and self._broken is None:
             state, code = RecordState.COMPLETE, read.flags[0] if read.flags else "empty_answer" if read.empty else ""
-        elif reason is not None:
+        elif reason is not None and self._broken is None:
             state, code = RecordState.ABORTED, reason
         else:
             state, code = RecordState.INCOMPLETE, self._broken or (read.flags[0] if read.flags else "no_end_mark")

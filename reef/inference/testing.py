@@ -6,6 +6,7 @@ Know nothing of Reef's backends. Used by tests of this package and of anybody wh
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from reef.inference.sse import DONE, frame
+from reef.inference.sse import DONE
 from reef.inference.template import ChatTemplate
 
 
@@ -153,6 +154,12 @@ class ScriptedEngine(_Server):
         self._pause_s = pause_s
         self._key = key
         self._runs: dict[str, _Run] = {}
+        self._arrival = asyncio.Condition()
+
+    async def reached(self, count: int) -> None:
+        """Wait until ``count`` requests have come."""
+        async with self._arrival:
+            await self._arrival.wait_for(lambda: len(self.requests) >= count)
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/generate", self._generate), web.post("/abort_request", self._abort)]
@@ -165,7 +172,9 @@ class ScriptedEngine(_Server):
         if self._key is not None and request.headers.get("authorization") != f"Bearer {self._key}":
             return web.json_response({"error": {"message": "wrong key"}}, status=401)
         body = await request.json()
-        self.requests.append(body)
+        async with self._arrival:
+            self.requests.append(body)
+            self._arrival.notify_all()
         events = self._events(body)
         if not body["stream"]:
             last = list(events)[-1]
@@ -174,7 +183,7 @@ class ScriptedEngine(_Server):
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         for event in events:
-            await response.write(frame(event))
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
             await asyncio.sleep(self._pause_s)
         await response.write(DONE)
         return response

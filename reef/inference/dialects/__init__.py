@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reef.inference.dialects.chat import CHAT
-from reef.inference.dialects.errors import error_body, error_event
 from reef.inference.dialects.messages import MESSAGES
 from reef.inference.dialects.responses import RESPONSES
 from reef.inference.dialects.values import Dialect
@@ -13,4 +12,4 @@ from reef.inference.dialects.values import Dialect
 DIALECTS: Mapping[str, Dialect] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 """Dialect of each route."""
 
-__all__ = ["DIALECTS", "Dialect", "error_body", "error_event"]
+__all__ = ["DIALECTS", "Dialect"]
