@@ -44,8 +44,8 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
 
-    def params(self, spent: int, attempt: int) -> dict[str, Any]:
-        """The engine's ``sampling_params`` after ``spent`` tokens; another attempt draws other random numbers."""
+    def params(self, spent: int) -> dict[str, Any]:
+        """The engine's ``sampling_params`` after ``spent`` tokens; a seed counts with the position, so it stays."""
         params: dict[str, Any] = {
             "max_new_tokens": self.max_new_tokens - spent,
             "temperature": self.temperature,
@@ -59,7 +59,7 @@ class Sampling:
         if self.stop_token_ids:
             params["stop_token_ids"] = list(self.stop_token_ids)
         if self.seed is not None:
-            params["sampling_seed"] = self.seed + attempt
+            params["sampling_seed"] = self.seed
         return params
 
     def stored(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Generation:
         self._base, self._attempt_text = len(self.output_ids), ""
         request = {
             "input_ids": [*self.prompt_ids, *self.output_ids],
-            "sampling_params": self.sampling.params(self._base, self._attempt),
+            "sampling_params": self.sampling.params(self._base),
             "return_logprob": True,
             "logprob_start_len": -1,
             "top_logprobs_num": self.top_logprobs,
