@@ -70,7 +70,8 @@ class Scenarios:
 
     async def open(self, name: str) -> Scenario:
         """The scenario, made when it is new; raises NotFound when new names are switched off."""
-        return self._open.get(name) or await asyncio.to_thread(self.open_now, name, None)
+        found = self._open.get(name)
+        return found if found is not None else await asyncio.to_thread(self.open_now, name)
 
     def open_now(self, name: str, create: bool | None = None) -> Scenario:
         """As ``open``, blocking. ``create`` overrides the deployment's setting (an explicit POST may always create)."""

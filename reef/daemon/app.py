@@ -18,7 +18,7 @@ from starlette.responses import Response
 from reef.config import Config
 from reef.daemon import admin, gateway, reports
 from reef.daemon.auth import LOOPBACK, Door
-from reef.daemon.services import Engine, Services
+from reef.daemon.services import Services
 from reef.daemon.wire import error_response
 from reef.errors import BadConfig, NotFound, ReefError
 from reef.events import Bus
@@ -28,10 +28,11 @@ from reef.inference.passthrough import PassthroughBackend
 from reef.recipes import Recipe, recipe_class_for
 from reef.records import RecordStore
 from reef.releases import ReleaseChain
-from reef.runtime import TrainingRuntime
 from reef.runtime.serving import ServingTable
 from reef.scenario import Scenarios
 from reef.store import Store
+from reef.train.torch_runtime.runtime import TorchRuntime
+from reef.train.torch_runtime.settings import TrainSettings
 
 log = logging.getLogger("reef.daemon")
 
@@ -41,8 +42,8 @@ def build_app(config: Config, token: str) -> Starlette:
     recipe_class = recipe_class_for(config.service.recipe or "record")
     bus = Bus()
     serving = ServingTable()
-    runtime, engine = _runtime(config, bus, serving)
-    recipe = recipe_class.from_environment(runtime, config.recipe_settings)
+    engine = _runtime(config, bus, serving)
+    recipe = recipe_class.from_environment(engine, config.recipe_settings)
     _check_agreement(config, recipe)
     backend = _backend(config, engine, serving)
     config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,32 +110,28 @@ def _start(services: Services) -> None:
     services.bus.publish("ready", None, url=services.url)
 
 
-def _runtime(config: Config, bus: Bus, serving: ServingTable) -> tuple[TrainingRuntime | None, Engine | None]:
+def _runtime(config: Config, bus: Bus, serving: ServingTable) -> TorchRuntime | None:
     """The torch runtime when a model is given; None where a provider answers."""
     if config.service.model_path is None:
-        return None, None
+        return None
     if config.service.runtime != "torch":
         raise BadConfig("runtime: slime is not available yet", hint="use runtime: torch", field="reef.runtime")
-    from reef.train.torch_runtime.runtime import TorchRuntime  # costs nothing without a model; children import torch
-    from reef.train.torch_runtime.settings import TrainSettings
-
     training = config.training
     names = TrainSettings.__dataclass_fields__.keys()
     values = {name: getattr(training, name) for name in names if getattr(training, name, None) is not None}
-    runtime = TorchRuntime(
+    return TorchRuntime(
         config.home,
         config.service.model_path,
         TrainSettings(**values),
         serving,
-        lambda kind, data: bus.publish(kind, None, **data),
+        lambda kind, data: bus.publish(kind, data.pop("scenario", None), **data),
     )
-    return runtime, runtime
 
 
-def _backend(config: Config, engine: Engine | None, serving: ServingTable) -> InferenceBackend:
+def _backend(config: Config, engine: TorchRuntime | None, serving: ServingTable) -> InferenceBackend:
     service = config.service
     if engine is not None:
-        from reef.daemon.embedded import embedded_backend
+        from reef.daemon.embedded import embedded_backend  # tokenizers and jinja2 come with the torch extra
 
         return embedded_backend(service, engine, serving)
     if service.upstream_url is None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from reef import failpoints
 from reef.errors import ReefError, StoreFull, Unavailable
 
 T = TypeVar("T")
@@ -125,8 +126,10 @@ class Writer:
             db.execute("BEGIN IMMEDIATE")
             for item in batch:
                 self._one(db, item)
+            failpoints.hit("before-commit")
             db.execute("COMMIT")
             self.commits += 1
+            failpoints.hit("after-commit")
         except sqlite3.Error as error:
             if db.in_transaction:
                 db.execute("ROLLBACK")

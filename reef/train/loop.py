@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from reef import failpoints
 from reef.core.artifacts import Candidate, Decision, Release, Verdict
 from reef.core.records_types import AgentRecord, RecordState, RequestType, canonical_json
 from reef.errors import BadRequest, ReefError, Unavailable
@@ -125,7 +126,9 @@ class Trainer:
                 raise ReefError(f"scenario {self.scenario!r} has no release to train from")
             prepared = prepare_slime_step(batch, self.step_preparer, self.algorithm_state_dict())
             step_id = _step_id(self.scenario, head, prepared)
+            failpoints.hit("before-step")
             outcome = self._outcome(step_id, head, prepared)
+            failpoints.hit("before-step-commit")
             return self._settle(batch, step_id, prepared, outcome)
 
     def recover(self) -> None:
@@ -217,11 +220,13 @@ class Trainer:
             )
         )
         assert release is not None
+        failpoints.hit("before-publish")
         if verdict.decision is Decision.ACCEPT:
             self._publish(release)
         return self._over(batch, step.step_id, StepResult(verdict.decision.value, verdict.reason, release))
 
     def _over(self, batch: TrainingBatch, step_id: str, result: StepResult) -> StepResult:
+        failpoints.hit("before-acknowledge")
         self.processor.acknowledge(batch.batch_id)
         self._keep_judged()
         kept = result.release is not None and result.outcome in (Decision.ACCEPT.value, Decision.HOLD.value)
