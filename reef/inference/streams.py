@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from reef.inference.sse import read_events
 
 
@@ -56,12 +58,13 @@ def join_chat(raw: bytes) -> Joined:
             error = _words(chunk["error"])
             continue
         for piece in chunk.get("choices") or ():
-            choice = choices.setdefault(piece.get("index") or 0, {"index": piece.get("index") or 0, "message": {}})
-            delta = dict(piece.get("delta") or piece.get("message") or {})
+            index = piece.pop("index", None) or 0
+            choice = choices.setdefault(index, {"index": index, "message": {}})
+            delta = piece.pop("delta", None) or piece.pop("message", None) or {}
             for call in delta.pop("tool_calls", None) or ():
                 _merge_call(choice["message"].setdefault("tool_calls", []), call, flags)
             _merge(choice["message"], delta)
-            _merge(choice, {key: piece[key] for key in piece if key not in ("delta", "message", "index")})
+            _merge(choice, piece)
         for key, value in chunk.items():
             if key != "choices" and (value is not None or key not in body):
                 body[key] = value
@@ -169,14 +172,17 @@ def _objects(raw: bytes) -> tuple[list[dict[str, Any]], bool, list[str]]:
     objects: list[dict[str, Any]] = []
     done, broken = False, False
     for event in read_events(raw):
-        if event.data.strip() == b"[DONE]":
-            done = True
-            continue
         try:
-            value = json.loads(event.data)
-        except ValueError:
-            broken = True
-            continue
+            value = orjson.loads(event.data)
+        except orjson.JSONDecodeError:
+            if event.data.strip() == b"[DONE]":
+                done = True
+                continue
+            try:
+                value = json.loads(event.data)  # half surrogate pairs and NaN, which orjson refuses
+            except ValueError:
+                broken = True
+                continue
         if isinstance(value, dict):
             objects.append(value)
         else:
