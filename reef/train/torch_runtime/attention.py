@@ -108,18 +108,25 @@ class SlotCache:
             for buffer in pair:
                 buffer[target, :, :length] = buffer[source, :, :length]
 
+    def clear(self, slot: int) -> None:
+        """Zero a slot whose keys are not finite: even unseen positions would spoil the sums of the next user."""
+        for pair in self._layers.values():
+            for buffer in pair:
+                buffer[slot].zero_()
+
     def release(self) -> None:
         """Give the memory back; only when no slot is in use."""
         self._layers.clear()
         self.capacity = 512
 
     def _empty(self, like: Tensor) -> Tensor:
-        return torch.empty(
+        # Zeros, not whatever the memory held: a masked NaN is still a NaN.
+        return torch.zeros(
             (self.slots, like.shape[0], self.capacity, like.shape[2]), dtype=like.dtype, device=like.device
         )
 
     def _grow(self, buffer: Tensor, used: Sequence[int]) -> Tensor:
-        grown = torch.empty(
+        grown = torch.zeros(
             (self.slots, buffer.shape[1], self.capacity, buffer.shape[3]), dtype=buffer.dtype, device=buffer.device
         )
         for slot, length in enumerate(used):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -27,10 +28,8 @@ def stop_child(process: subprocess.Popen[bytes] | None) -> None:
     if process is None:
         return
     if process.stdin is not None:
-        try:
+        with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
-        except BrokenPipeError:
-            pass
     try:
         process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:

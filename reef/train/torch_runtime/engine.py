@@ -291,6 +291,7 @@ class Engine:
             for (row, _), token in zip(ready, picked, strict=True):
                 if token is None:
                     row.end({"type": "abort", "message": "the model gave non-finite logits"})
+                    self._cache.clear(self._rows.index(row))
                 else:
                     row.accept(token)
             self.generated_tokens += len(ready)

@@ -1,7 +1,7 @@
 """TorchRuntime: trains and serves every scenario of a daemon with two children, one serves and one steps.
 
-Knows nothing of records, recipes or HTTP routes. Loads no torch itself. Built by the daemon; its six protocol methods are
-called on the scenarios' training threads.
+Knows nothing of records, recipes or HTTP routes. Loads no torch itself. Built by the daemon; its six protocol
+methods are called on the scenarios' training threads.
 """
 
 from __future__ import annotations
