@@ -136,7 +136,7 @@ async def _whole_answer(scenario: Scenario, call: Call) -> tuple[int, list[tuple
         async for chunk in got.slices():
             sent += chunk
     except ReefError as error:
-        finish = got.finish(bytes(sent), error.code)
+        finish = got.finish(bytes(sent))
         body = bytes(json_response(error_body(call.path, error)).body)
         return error.status, [("content-type", "application/json")], body, finish, got.release_id
     finally:
@@ -227,7 +227,7 @@ class Relay(Response):
         finally:
             finish = Finish(RecordState.ABORTED if reason == "client_gone" else RecordState.FAILED, reason)
             if got is not None:
-                finish = got.finish(bytes(self._sent), reason)
+                finish = got.finish(bytes(self._sent), reason if reason == "client_gone" else None)
                 closing = asyncio.ensure_future(got.aclose())
                 self._services.keep(closing)
             elif not self._pending.done():

@@ -15,7 +15,7 @@ from typing import Any
 
 import zstandard
 
-from reef.errors import TooLarge, Unsupported
+from reef.errors import BadRequest, TooLarge, Unsupported
 from reef.inference.streams import STREAMS
 
 MAX_DECODED_BYTES = 256 * 1024 * 1024
@@ -104,7 +104,7 @@ def unpack(raw: bytes, content_encoding: str) -> bytes:
         except KeyError as error:
             raise Unsupported(f"content coding {coding!r} cannot be read") from error
         except (zlib.error, zstandard.ZstdError) as error:
-            raise Unsupported(f"the body is not valid {coding}: {error}") from error
+            raise BadRequest(f"the body is not valid {coding}: {error}", field="content-encoding") from error
         if len(raw) > MAX_DECODED_BYTES:
             raise TooLarge(f"the body unpacks to more than {MAX_DECODED_BYTES} bytes")
     return raw

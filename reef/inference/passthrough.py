@@ -17,7 +17,7 @@ import aiohttp
 from yarl import URL
 
 from reef.core.records_types import RecordState
-from reef.errors import TooLarge, Unsupported, UpstreamError, UpstreamTimeout
+from reef.errors import BadRequest, TooLarge, Unsupported, UpstreamError, UpstreamTimeout
 from reef.inference.assembly import assemble, unpack
 from reef.inference.base import Answer, Call, Finish
 from reef.inference.jsonspan import replace_value
@@ -57,6 +57,9 @@ class _RelayedAnswer:
             self._broken = "upstream_timeout"
             raise UpstreamTimeout("the model's server stopped sending", hint="see upstream idle timeout") from error
         except aiohttp.ClientError as error:
+            # What came in the same read as the break is still in the buffer, which the public calls do not give any more.
+            if rest := self._response.content._read_nowait(-1):
+                yield rest
             self._broken = "upstream_broke_off"
             raise UpstreamError(f"the model's server broke off in the middle of its answer: {error}") from error
 
@@ -65,7 +68,7 @@ class _RelayedAnswer:
         headers = self._response.headers
         try:
             raw = unpack(sent, headers["content-encoding"]) if "content-encoding" in headers else sent
-        except (Unsupported, TooLarge):
+        except (BadRequest, Unsupported, TooLarge):
             return Finish(RecordState.INCOMPLETE, reason or self._broken or "coding_not_readable")
         read = assemble(self._route, headers.get("content-type", ""), raw)
         if self.status >= 300:

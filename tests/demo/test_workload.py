@@ -71,7 +71,7 @@ def test_empty_and_one_character_replies_score_zero_on_every_task(reply: str) ->
 
 
 def test_repeating_the_prompt_never_pays_in_full() -> None:
-    assert max(behaviour.check(task, task.prompt) for behaviour, task in TASKS) <= 0.5
+    assert max(behaviour.check(task, task.prompt) for behaviour, task in TASKS) <= 0.3
 
 
 @pytest.mark.parametrize("behaviour", ALL)
@@ -100,10 +100,12 @@ def test_scores_stay_between_zero_and_one(reply: str, index: int) -> None:
         ("opposite", "hot", "The opposite of hot is warm.", 0.0),
         ("greeting", "Anna", "hi anna", 1.0),
         ("greeting", "Anna", "Anna: hello", 0.5),
-        ("greeting", "Anna", "Anna Anna", 0.5),
+        ("greeting", "Anna", "Greet Anna.", 0.0),
         ("greeting", "Anna", "Anna", 0.0),
         ("greeting", "Anna", "Hello, Tom!", 0.0),
-        ("greeting", "Anna", "Hello Anna, how are you today, friend?", 2 / 7),
+        ("greeting", "Anna", "Hello Anna, how are you?", 2 / 5),
+        ("greeting", "Anna", "Hello Anna, how are you today, friend?", 0.0),
+        ("greeting", "Anna", "Hello Anna 😃🌈", 2 / 4),
         ("question", "cats", "What are cats", 0.0),
         ("question", "cats", "Why cats?", 0.3),
         ("question", "cats", "I like cats. Do you?", 0.3),

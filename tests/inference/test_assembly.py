@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reef.errors import Unsupported
+from reef.errors import BadRequest, Unsupported
 from reef.inference.assembly import Assembled, assemble, unpack
 from reef.inference.sse import EventCutter, read_events
 
@@ -269,7 +269,7 @@ def test_unpack() -> None:
     for coding, data in packed.items():
         assert unpack(data, coding) == raw
         assert raw.startswith(unpack(data[: len(data) // 2], coding))
-        with pytest.raises(Unsupported):
+        with pytest.raises(BadRequest):
             unpack(b"junk that is not packed", coding)
     assert unpack(gzip.compress(raw) + gzip.compress(raw), "gzip") == raw * 2
     assert unpack(gzip.compress(packed["zstd"]), "zstd, gzip") == raw
