@@ -16,8 +16,10 @@ from types import MappingProxyType
 from typing import Any
 
 WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+SYMBOL = re.compile(r"[^\w\s.,;:!?'\"’“”()\[\]*-]")
 GREETINGS = frozenset({"hello", "hi", "hey", "welcome", "greetings", "hiya"})
 BRIEF_WORDS_MAX = 6
+GREETING_WORDS_MAX = 6
 QUESTION_WORDS_MIN, QUESTION_WORDS_MAX = 4, 10
 
 
@@ -54,8 +56,8 @@ def words(reply: str) -> list[str]:
 
 
 def size(reply: str) -> int:
-    """Return the length of a reply in words; marks that stand alone count too, so padding never comes free."""
-    return max(len(words(reply)), len(reply.split()))
+    """Return the length of a reply in words; emoji and marks that stand alone count too, so padding never comes free."""
+    return max(len(words(reply)) + len(SYMBOL.findall(reply)), len(reply.split()))
 
 
 def answers_briefly(task: Task, reply: str) -> float:
@@ -66,11 +68,13 @@ def answers_briefly(task: Task, reply: str) -> float:
 
 
 def greets_by_name(task: Task, reply: str) -> float:
-    """Score a greeting by name: 2/n in n words, half of it unless a greeting word opens it, 0 without the name."""
-    said = words(reply)
-    if not set(said) & set(task.answer) or size(reply) < 2:
+    """Score a greeting of 2 to 6 words by name: 2/n in n words, half unless the greeting word comes first, else 0."""
+    said, n = words(reply), size(reply)
+    greets = bool(GREETINGS & set(said)) and bool(set(task.answer) & set(said))
+    # Long replies earn nothing: a little for the name alone is a trap where every reply of a group scores the same.
+    if not greets or not 2 <= n <= GREETING_WORDS_MAX:
         return 0.0
-    return (2.0 / size(reply)) * (1.0 if said[0] in GREETINGS else 0.5)
+    return (2.0 / n) * (1.0 if said[0] in GREETINGS else 0.5)
 
 
 def asks_about(task: Task, reply: str) -> float:
