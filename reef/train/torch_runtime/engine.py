@@ -7,6 +7,7 @@ Knows nothing of HTTP. ``Engine`` owns the model and one thread; every other thr
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -26,6 +27,7 @@ from reef.train.torch_runtime.text import TextStream
 PREFILL_ALONE_TOKENS = 512
 PREFILL_BESIDE_TOKENS = 64
 KEEP_CAPACITY_TOKENS = 2048
+RATE_WINDOW_S = 10.0
 
 Result = TypeVar("Result")
 Deliver = Callable[[list[tuple[Sink, Event]]], None]
@@ -52,6 +54,7 @@ class Engine:
         self.pool = AdapterPool(model)
         self.paused = False
         self.generated_tokens = 0
+        self._recent: deque[tuple[float, int]] = deque()
         self._tokenizer = tokenizer
         self._stop_ids = stop_ids
         self._deliver = deliver
@@ -138,14 +141,16 @@ class Engine:
         self._push(run)
         return future
 
-    def load(self) -> dict[str, int]:
-        """How many requests run and wait, and how many tokens the slots hold."""
+    def load(self) -> dict[str, float]:
+        """How many requests run and wait, how many tokens the slots hold, and tokens per second of late."""
         rows = list(self._rows)
+        since_s = time.monotonic() - RATE_WINDOW_S
         return {
             "num_running_reqs": len(rows),
             "num_waiting_reqs": len(self._waiting),
             "num_used_tokens": sum(row.cached for row in rows),
             "generated_tokens": self.generated_tokens,
+            "tokens_per_s": sum(tokens for at_s, tokens in list(self._recent) if at_s >= since_s) / RATE_WINDOW_S,
         }
 
     # What follows acts in the engine's thread, inside ``at_boundary``.
@@ -294,10 +299,17 @@ class Engine:
                     self._cache.clear(self._rows.index(row))
                 else:
                     row.accept(token)
-            self.generated_tokens += len(ready)
+            self._count(len(ready))
         events = [(row.sink, row.event()) for row, _ in ready if row.finish is not None or row.request.stream]
         self._remove_ended()
         self._deliver(events)
+
+    def _count(self, tokens: int) -> None:
+        self.generated_tokens += tokens
+        now_s = time.monotonic()
+        self._recent.append((now_s, tokens))
+        while self._recent[0][0] < now_s - RATE_WINDOW_S:
+            self._recent.popleft()
 
     def _remove_ended(self) -> None:
         """Close the gaps of ended rows: the last row moves into the gap, so slots stay neighbours."""

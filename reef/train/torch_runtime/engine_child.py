@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from reef.errors import BadConfig, Unavailable
+from reef.errors import BadConfig, ReefError, Unavailable
 from reef.train.torch_runtime.child import child_environment, memory_bytes, stop_child
 from reef.train.torch_runtime.settings import TrainSettings
 
@@ -176,7 +176,7 @@ class EngineChild:
         try:
             self._launch()
             self._after_restart()
-        except (BadConfig, Unavailable) as error:
+        except ReefError as error:
             log.warning("the engine could not be restarted: %s", error)
             self._tell("restart_failed", reason=str(error))
             stop_child(self._process)

@@ -135,11 +135,12 @@ def copy_side_files(source: Path, target: Path) -> None:
                 shutil.copyfile(file, target / file.name)
 
 
-def export_merged(base: Path, adapter: Path | None, target: Path) -> None:
-    """Write a plain Hugging Face folder: the base with the adapter folded in, in float32."""
-    model = load_model(base, "float32", torch.device("cpu"))
-    if adapter is not None:
-        read = lora.read_adapter(adapter)
+def export(base: Path, artifact: Path | None, target: Path) -> None:
+    """Write a plain Hugging Face folder in float32: full weights as they are, an adapter folded into the base."""
+    folded = artifact is not None and (artifact / lora.CONFIG_FILE).is_file()
+    model = load_model(base if artifact is None or folded else artifact, "float32", torch.device("cpu"))
+    if artifact is not None and folded:
+        read = lora.read_adapter(artifact)
         with torch.no_grad():
             for name, (a, b) in read.layers.items():
                 weight = model.get_submodule(name).weight

@@ -49,7 +49,7 @@ class LoraLinear(nn.Module):
         y = linear(x, self.weight, self.bias)
         if not self.active:
             return y
-        return y + self.scale * linear(linear(x.to(self.a.dtype), self.a), self.b).to(y.dtype)
+        return y + linear(linear(x.to(self.a.dtype), self.a) * self.scale, self.b).to(y.dtype)
 
 
 def target_layers(model: Any) -> dict[str, nn.Linear]:

@@ -146,7 +146,8 @@ class TorchRuntime:
                 self._load_adapter(release.content_id)
             else:
                 adapter = None
-                self._swap_weights(release)
+                self._claim(release.scenario)
+                self._swap_weights(release.content_id)
             self.serving.set(release.scenario, Serving(release.release_id, release.content_id, adapter))
             self._unload_old(release.scenario, adapter)
 
@@ -155,7 +156,10 @@ class TorchRuntime:
         if content_id is not None:
             return
         made = artifacts.find_step(self.home, step_id)
-        if made is not None and made["content_id"] not in self.serving.adapters():
+        if made is None:
+            return
+        served = self.serving.get(made["scenario"])
+        if served is None or served.content_id != made["content_id"]:
             artifacts.remove(self.home, made["content_id"])
 
     def recover(self, heads: Sequence[Release]) -> None:
@@ -243,21 +247,23 @@ class TorchRuntime:
         if content_id not in engine.call("GET", "/model_info")["adapters"]:
             raise Unavailable(f"the engine did not confirm adapter {content_id}")
 
-    def _swap_weights(self, release: Release) -> None:
-        if self._full_scenario not in (None, release.scenario):
+    def _claim(self, scenario: str) -> None:
+        if self._full_scenario not in (None, scenario):
             raise BadConfig(
                 f"training.mode full serves one scenario only, and {self._full_scenario!r} has it",
                 hint="use training.mode lora for several scenarios",
             )
-        base = self._model()[1]
-        folder = self.model_folder if release.content_id == base else artifact_path(self.home, release.content_id)
+        self._full_scenario = scenario
+
+    def _swap_weights(self, content_id: str) -> None:
+        folder = self.model_folder if content_id == self._model()[1] else artifact_path(self.home, content_id)
         engine = self._serving_child()
-        if engine.call("GET", "/model_info")["weight_version"] != release.content_id:
-            body = {"model_path": str(folder.resolve()), "weight_version": release.content_id, "flush_cache": True}
-            engine.call("POST", "/update_weights_from_disk", body)
-            if engine.call("GET", "/model_info")["weight_version"] != release.content_id:
-                raise Unavailable(f"the engine did not confirm weights {release.content_id}")
-        self._full_scenario = release.scenario
+        if engine.call("GET", "/model_info")["weight_version"] == content_id:
+            return
+        body = {"model_path": str(folder.resolve()), "weight_version": content_id, "flush_cache": True}
+        engine.call("POST", "/update_weights_from_disk", body)
+        if engine.call("GET", "/model_info")["weight_version"] != content_id:
+            raise Unavailable(f"the engine did not confirm weights {content_id}")
 
     def _unload_old(self, scenario: str, adapter: str | None) -> None:
         """Keep a scenario's present and last adapter: a call may have read the table just before it changed."""
@@ -274,16 +280,16 @@ class TorchRuntime:
         """After the engine was replaced: load what the table points at."""
         with self._lock:
             for content_id in self.serving.adapters():
-                self._load_adapter(content_id)
+                try:
+                    self._load_adapter(content_id)
+                except NotFound as error:  # the other scenarios go on
+                    self._on_event(
+                        "engine", {"what": "adapter_lost", "content_id": content_id, "reason": error.message}
+                    )
             self._loaded = {
                 scenario: [name for name in names if name in self.serving.adapters()]
                 for scenario, names in self._loaded.items()
             }
             target = self.serving.get(self._full_scenario) if self._full_scenario is not None else None
-            if target is not None and self._full_scenario is not None:
-                self._swap_weights_to(target.content_id)
-
-    def _swap_weights_to(self, content_id: str) -> None:
-        folder = self.model_folder if content_id == self._model()[1] else artifact_path(self.home, content_id)
-        body = {"model_path": str(folder.resolve()), "weight_version": content_id}
-        self._serving_child().call("POST", "/update_weights_from_disk", body)
+            if target is not None:
+                self._swap_weights(target.content_id)

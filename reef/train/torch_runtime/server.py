@@ -85,6 +85,8 @@ class EngineServer:
                 response = web.json_response(await events.get())
             finished = True
             return response
+        except ConnectionResetError:
+            return web.Response()  # nobody reads it
         finally:
             if not finished:
                 self.engine.abort(asked.rid)
@@ -152,7 +154,7 @@ class EngineServer:
         flush, abort_all = bool(body.get("flush_cache", True)), bool(body.get("abort_all_requests", False))
         engine = self.engine
 
-        def swap() -> int:
+        def swap() -> float:
             if abort_all:
                 engine.abort(None)
             weights.copy_into(engine.model, fresh)

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from reef.core.artifacts import artifact_path
 from reef.errors import BadRequest, ReefError
-from reef.train.torch_runtime.learner import Learner, export_merged
+from reef.train.torch_runtime.learner import Learner, export
 from reef.train.torch_runtime.modelfiles import model_facts
 from reef.train.torch_runtime.settings import TrainSettings
 from reef.train.torch_runtime.stepping import Job, make_step
@@ -62,15 +62,14 @@ class Trainer:
             case "step":
                 return self._step(number, request)
             case "export":
-                adapter = request["content_id"]
-                export_merged(
-                    self.model,
-                    None if adapter == self.base_content_id else artifact_path(self.home, adapter),
-                    Path(request["target"]),
-                )
-                return {"target": request["target"]}
+                content_id, target = request["content_id"], Path(request["target"])
+                export(self.model, self._artifact(content_id), target)
+                return {"target": str(target)}
             case verb:
                 raise BadRequest(f"no verb {verb!r}")
+
+    def _artifact(self, content_id: str) -> Path | None:
+        return None if content_id == self.base_content_id else artifact_path(self.home, content_id)
 
     def _step(self, number: int, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._learner is None:
