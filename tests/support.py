@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from reef.client import ReefClient
 from reef.inference.testing import Script, ScriptedProvider
 from reef.launch import spawn, stop, wait_ready
 
-WAIT_S = 60.0
+WAIT_S = 120.0
+P = TypeVar("P", bound=ScriptedProvider)
 
 
 def eventually(check: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
@@ -31,13 +32,17 @@ def eventually(check: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
         time.sleep(0.05)
 
 
-@contextlib.contextmanager
-def provider(*scripts: Script) -> Iterator[ScriptedProvider]:
+def provider(*scripts: Script) -> contextlib.AbstractContextManager[ScriptedProvider]:
     """A scripted provider that runs on its own thread, so that plain tests and child processes can call it."""
+    return on_thread(ScriptedProvider(*scripts))
+
+
+@contextlib.contextmanager
+def on_thread(server: P) -> Iterator[P]:
+    """``server`` on an event loop of its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    server = ScriptedProvider(*scripts)
     asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result()
     try:
         yield server
