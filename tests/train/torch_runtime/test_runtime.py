@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from reef.core.artifacts import Candidate, artifact_path
 from reef.errors import BadRequest, NotFound, ReefError
@@ -229,21 +230,19 @@ def test_a_trainer_killed_in_a_step_blocks_and_the_retry_makes_the_same_step(ben
     assert again.artifact.content_id == expected.artifact.content_id
 
 
-def test_reward_rises(bench: Bench) -> None:
-    """Ids below 150 are paid after one prompt, the others after another: both must be learned at once."""
+def test_reward_rises(bench: Bench, tiny: Path) -> None:
+    """Half of the ids are paid, those that one direction of the frozen embedding tells apart; chance gets about half."""
+    embedding = load_file(tiny / "model.safetensors")["model.embed_tokens.weight"]
+    paid = set((embedding[:, 0] > 0).nonzero()[:, 0].tolist())
     head = release("r0", bench.base.content_id, scenario="learn")
     bench.runtime.publish(head)
     means = []
     for number in range(1, 13):
         rows = bench.rollouts(32, "learn")
         for row in rows:
-            low = sum(token < 150 for token in row["tokens"][-8:]) / 8
-            row["reward"] = low if row["tokens"][:2] == PROMPTS[0][:2] else 1 - low
-        advantages = []
-        for row in rows:
-            group = [one["reward"] for one in rows if one["tokens"][:-8] == row["tokens"][:-8]]
-            advantages.append(row["reward"] - sum(group) / len(group))
-        outcome = bench.step(head, rows, advantages)
+            row["reward"] = sum(token in paid for token in row["tokens"][-8:]) / 8
+        mean = sum(row["reward"] for row in rows) / len(rows)
+        outcome = bench.step(head, rows, [row["reward"] - mean for row in rows])
         assert isinstance(outcome, Candidate), outcome
         means.append(outcome.metrics["reward_mean"])
         head = release(f"r{number}", outcome.artifact.content_id, scenario="learn", step=number)
