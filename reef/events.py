@@ -46,6 +46,8 @@ class Bus:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._listeners: set[_Listener] = set()
+        self.listened = False
+        """True while somebody listens; what happens on every request is only published then."""
 
     def publish(self, kind: str, scenario: str | None = None, **data: Any) -> None:
         """Say that something happened."""
@@ -67,6 +69,7 @@ class Bus:
         listener = _Listener(asyncio.get_running_loop())
         with self._lock:
             self._listeners.add(listener)
+            self.listened = True
             backlog = [] if after is None else [event for event in self._kept if event.event_id > after]
         seen = 0
         try:
@@ -80,6 +83,7 @@ class Bus:
         finally:
             with self._lock:
                 self._listeners.discard(listener)
+                self.listened = bool(self._listeners)
 
 
 class _Listener:

@@ -5,28 +5,37 @@ Knows nothing of recipes, releases' files or HTTP. Called by the gateway, the re
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from reef.core.records_types import AgentRecord, RecordState, RequestType
-from reef.errors import Conflict, NotFound
+from reef.core.records_types import AgentRecord, Delivery, Finish, RecordState, RequestType
+from reef.errors import BadRequest, Conflict, NotFound, ReefError
 from reef.store import Store
-from reef.store.bodies import Segment, join_tensors, read_body, split_bytes, split_json, split_tensors
+from reef.store.bodies import Segment, join_tensors, read_body, split_tensors
 
 ResponseReader = Callable[[Mapping[str, Any], bytes], Any]
 """``(record's meta, wire bytes)`` -> the plain response object; given by the composition root."""
 
 _COLUMNS = "seq, id, type, state, reason, created_at, rev, release_id, session, consumed_step, purged_at, meta"
 _LIVE = "state IN ('parked','accepted')"
+_INLINE_BYTES = 64
+"""A body longer than this is shared with equal ones."""
+_NEXT_REV = "(SELECT COALESCE(MAX(r.rev), 0) + 1 FROM records r WHERE r.scenario_id = ?)"
+_END_COLUMNS = "state, reason, release_id, meta, response, training, size_bytes, rev"
+_END_VALUES = f"?, ?, ?, ?, ?, ?, ?, CASE WHEN ? THEN {_NEXT_REV} END"
+_END = (
+    "state = ?, reason = ?, release_id = ?, meta = ?, response = ?, training = ?, size_bytes = ?,"
+    f" rev = CASE WHEN ? THEN {_NEXT_REV} END"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +49,6 @@ class Exchange:
     session: str | None = None
     release_id: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeEnd:
-    """How a call ended: final state, answer's wire bytes, training block, more for ``meta``."""
-
-    state: RecordState
-    reason: str | None
-    response: bytes
-    training: Mapping[str, Any] | None
-    meta: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +83,113 @@ class RecordStore:
 
     def append(self, record: AgentRecord) -> AgentRecord:
         """Store ``record``; the same id with the same content returns the stored one, other content is a Conflict."""
-        return self.store.write(self._appending(record))
+        return self.submit(record).result()
 
-    def submit(self, record: AgentRecord) -> asyncio.Future[AgentRecord]:
-        """As ``append``, awaited on the event loop."""
-        return self.store.submit(self._appending(record))
+    def submit(self, record: AgentRecord) -> Future[AgentRecord]:
+        """As ``append``, as a future. A report on another scenario's inference is a Conflict, and nothing is stored."""
+        response = record.payload.get("response") if record.request_type is RequestType.INFERENCE else None
+        training = response.get("training") if isinstance(response, Mapping) else None
+        if isinstance(response, Mapping):
+            response = {key: value for key, value in response.items() if key != "training"} or None
+        request = record.payload.get("request") if record.request_type is RequestType.INFERENCE else record.payload
+        parts = [b"" if value is None else json.dumps(value, default=dict).encode() for value in (request, response)]
+        said = json.dumps([record.request_type, record.scenario, record.payload], sort_keys=True, default=dict)
+        digest = hashlib.blake2b(said.encode(), digest_size=16).digest()
+        references = record.references if record.request_type is RequestType.REPORT else ()
 
-    def submit_exchange(self, exchange: Exchange, end: ExchangeEnd | None) -> asyncio.Future[int]:
-        """A whole exchange in one transaction, or its open row when ``end`` is None; the future gives its seq."""
-
-        def work(db: sqlite3.Connection) -> int:
-            seq = self._insert_exchange(db, exchange)
-            if end is not None:
-                self._finish(db, exchange, end)
-            return seq
+        def work(db: sqlite3.Connection) -> AgentRecord:
+            row = db.execute("SELECT hash FROM records WHERE id = ?", (record.agent_record_id,)).fetchone()
+            if row is not None:
+                return self._again(db, record, same=row[0] == digest)
+            scenario_id = self._scenario_ids.get(record.scenario) or self._scenario_id(db, record.scenario)
+            for reference in references:
+                named = db.execute("SELECT scenario_id, type FROM records WHERE id = ?", (reference,)).fetchone()
+                if named is not None and named != (scenario_id, "inference"):
+                    raise _wrong_reference(reference, record.scenario, same_scenario=named[0] == scenario_id)
+            put = self.store.segments.put
+            cursor = db.execute(
+                "INSERT INTO records(id, scenario_id, type, state, reason, created_at, rev, release_id, session, hash,"
+                " meta, size_bytes, request, response, training) VALUES (?,?,?,?,?,?,"
+                f" CASE ? WHEN 'open' THEN NULL ELSE {_NEXT_REV} END,?,?,?,?,?,?,?,?)",
+                (
+                    record.agent_record_id,
+                    scenario_id,
+                    record.request_type.value,
+                    record.state.value,
+                    record.reason,
+                    record.created_at,
+                    record.state.value,
+                    scenario_id,
+                    record.release_id,
+                    record.session,
+                    digest,
+                    orjson.dumps({"kind": "json", **record.meta}).decode(),
+                    sum(map(len, parts)),
+                    *(put(db, [(len(part) > _INLINE_BYTES, part)] if part else ()) for part in parts),
+                    None if training is None else put(db, split_tensors(training)),
+                ),
+            )
+            for reference in references:
+                db.execute("INSERT OR IGNORE INTO report_refs VALUES (?, ?)", (reference, cursor.lastrowid))
+            return record
 
         return self.store.submit(work)
 
-    def submit_end(self, exchange: Exchange, end: ExchangeEnd) -> asyncio.Future[None]:
-        """Complete an open row; it becomes final, and visible to the trainer, in this transaction."""
-        return self.store.submit(lambda db: self._finish(db, exchange, end))
+    def submit_exchange(
+        self, exchange: Exchange, finish: Finish | None, delivery: Delivery | None, *, opened: bool = False
+    ) -> Future[None]:
+        """A whole exchange in one transaction; its open row when ``finish`` is None; the open row's end when ``opened``.
+
+        With its end a row becomes final, and visible to the trainer, in the same transaction.
+        """
+
+        def work(db: sqlite3.Connection) -> None:
+            scenario_id = self._scenario_ids.get(exchange.scenario) or self._scenario_id(db, exchange.scenario)
+            put = self.store.segments.put
+            meta, sent, training = dict(exchange.meta), b"", None
+            if finish is not None and delivery is not None:
+                sent, training = delivery.sent, finish.training
+                known = {
+                    "status": delivery.status,
+                    "content_type": delivery.headers.get("content-type"),
+                    "content_encoding": delivery.headers.get("content-encoding"),
+                    "duration_ms": round(delivery.duration_ms, 1),
+                    "first_byte_ms": None if delivery.first_byte_ms is None else round(delivery.first_byte_ms, 1),
+                    "finish_reason": finish.finish_reason,
+                    "usage": dict(finish.usage) or None,
+                    "model": finish.model,
+                    "training_error": finish.training_error,
+                }
+                meta |= {name: value for name, value in known.items() if value is not None}
+            end = (
+                "open" if finish is None else finish.state.value,
+                None if finish is None else finish.reason,
+                exchange.release_id,
+                orjson.dumps(meta).decode(),
+                put(db, [(len(sent) > _INLINE_BYTES, sent)] if sent else ()),
+                None if training is None else put(db, split_tensors(training)),
+                sum([len(data) for _, data in exchange.segments], len(sent)),
+                finish is not None,
+                scenario_id,
+            )
+            if opened:
+                db.execute(f"UPDATE records SET {_END} WHERE id = ? AND state = 'open'", (*end, exchange.record_id))
+                return
+            db.execute(
+                f"INSERT INTO records({_END_COLUMNS}, id, scenario_id, type, created_at, session, hash, request)"
+                f" VALUES ({_END_VALUES}, ?, ?, 'inference', ?, ?, ?, ?)",
+                (
+                    *end,
+                    exchange.record_id,
+                    scenario_id,
+                    exchange.created_at,
+                    exchange.session,
+                    hashlib.blake2b(exchange.record_id.encode(), digest_size=16).digest(),
+                    put(db, exchange.segments),
+                ),
+            )
+
+        return self.store.submit(work)
 
     def close_open(self, reason: str) -> int:
         """Mark rows that a dead daemon left open as aborted; returns how many."""
@@ -113,8 +198,8 @@ class RecordStore:
             rows = db.execute("SELECT seq, scenario_id FROM records WHERE state = 'open'").fetchall()
             for seq, scenario_id in rows:
                 db.execute(
-                    "UPDATE records SET state = 'aborted', reason = ?, rev = ? WHERE seq = ?",
-                    (reason, _next_rev(db, scenario_id), seq),
+                    f"UPDATE records SET state = 'aborted', reason = ?, rev = {_NEXT_REV} WHERE seq = ?",
+                    (reason, scenario_id, seq),
                 )
             return len(rows)
 
@@ -190,7 +275,7 @@ class RecordStore:
         return self._select(
             scenario,
             "scenario_id = ? AND rev > ? ORDER BY rev LIMIT ?",
-            [self._scenario_or_none(scenario), after_rev, limit],
+            [self.known(scenario), after_rev, limit],
         )
 
     def consumed(self, record_ids: Sequence[str]) -> str | None:
@@ -202,14 +287,14 @@ class RecordStore:
         """The newest rev of ``scenario``, 0 for none."""
         with self.store.reading() as db:
             found = db.execute(
-                "SELECT COALESCE(MAX(rev), 0) FROM records WHERE scenario_id = ?", (self._scenario_or_none(scenario),)
+                "SELECT COALESCE(MAX(rev), 0) FROM records WHERE scenario_id = ?", (self.known(scenario),)
             ).fetchone()
         return int(found[0])
 
     def live(self, scenario: str, *, reports_only: bool, context: int) -> list[Row]:
         """What a restarted trainer must ingest again, in original order: everything unconsumed and not refused, and
         the ``context`` newest judged reports before it, which rebuild the memory of a stateful judge."""
-        scenario_id = self._scenario_or_none(scenario)
+        scenario_id = self.known(scenario)
         rows = self._select(
             scenario, f"scenario_id = ? AND type <> 'inference' AND {_LIVE} ORDER BY rev", [scenario_id]
         )
@@ -237,7 +322,7 @@ class RecordStore:
             rows = db.execute(
                 "SELECT id FROM records WHERE session = ? AND scenario_id = ? AND type = 'inference'"
                 " AND json_extract(meta, '$.helper') IS NULL ORDER BY seq",
-                (session, self._scenario_or_none(scenario)),
+                (session, self.known(scenario)),
             ).fetchall()
         return [row[0] for row in rows]
 
@@ -256,7 +341,7 @@ class RecordStore:
         with self.store.reading() as db:
             for kind, state, count in db.execute(
                 "SELECT type, state, COUNT(*) FROM records WHERE scenario_id = ? GROUP BY type, state",
-                (self._scenario_or_none(scenario),),
+                (self.known(scenario),),
             ):
                 found.setdefault(kind, {})[state] = count
         return found
@@ -267,7 +352,7 @@ class RecordStore:
             rows = db.execute(
                 "SELECT substr(reason, 1, instr(reason || ':', ':') - 1), COUNT(*) FROM records WHERE scenario_id = ?"
                 " AND type = 'report' AND state IN ('parked','refused') AND reason IS NOT NULL GROUP BY 1 ORDER BY 2 DESC",
-                (self._scenario_or_none(scenario),),
+                (self.known(scenario),),
             ).fetchall()
         return dict(rows)
 
@@ -290,87 +375,16 @@ class RecordStore:
 
     # -- inside
 
-    def _appending(self, record: AgentRecord) -> Callable[[sqlite3.Connection], AgentRecord]:
-        digest = record.content_hash()
-        return lambda db: self._append(db, record, digest)
-
-    def _append(self, db: sqlite3.Connection, record: AgentRecord, digest: bytes) -> AgentRecord:
-        row = db.execute(f"SELECT hash, {_COLUMNS} FROM records WHERE id = ?", (record.agent_record_id,)).fetchone()
-        if row is not None:
-            if row[0] != digest:
-                raise Conflict(
-                    f"record {record.agent_record_id!r} exists with other content",
-                    hint="a retry must repeat the first request exactly; a new report needs a new id",
-                    code="id_reused",
-                )
-            return self._row(row[1:], record.scenario).record
-        scenario_id = self._scenario_id(db, record.scenario)
-        response = record.payload.get("response") if record.request_type is RequestType.INFERENCE else None
-        training = response.get("training") if isinstance(response, Mapping) else None
-        request = record.payload.get("request") if record.request_type is RequestType.INFERENCE else record.payload
-        put = self.store.segments.put
-        parts = (_json_segments(request), _json_segments(_without_training(response)))
-        cursor = db.execute(
-            "INSERT INTO records(id, scenario_id, type, state, reason, created_at, rev, release_id, session, hash, meta,"
-            " size_bytes, request, response, training) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            (
-                record.agent_record_id,
-                scenario_id,
-                record.request_type.value,
-                record.state.value,
-                record.reason,
-                record.created_at,
-                None if record.state is RecordState.OPEN else _next_rev(db, scenario_id),
-                record.release_id,
-                record.session,
-                digest,
-                json.dumps({"kind": "json", **record.meta}),
-                sum(len(data) for part in parts for _, data in part),
-                put(db, parts[0]),
-                put(db, parts[1]),
-                put(db, split_tensors(training)) if training is not None else None,
-            ),
-        )
-        for reference in record.references if record.request_type is RequestType.REPORT else ():
-            db.execute("INSERT OR IGNORE INTO report_refs VALUES (?, ?)", (reference, cursor.lastrowid))
-        return record
-
-    def _insert_exchange(self, db: sqlite3.Connection, exchange: Exchange) -> int:
-        digest = hashlib.blake2b(exchange.record_id.encode(), digest_size=16).digest()
-        cursor = db.execute(
-            "INSERT INTO records(id, scenario_id, type, state, created_at, release_id, session, hash, meta, size_bytes,"
-            " request) VALUES (?,?,'inference','open',?,?,?,?,?,?,?)",
-            (
-                exchange.record_id,
-                self._scenario_id(db, exchange.scenario),
-                exchange.created_at,
-                exchange.release_id,
-                exchange.session,
-                digest,
-                orjson.dumps(exchange.meta).decode(),
-                sum(len(data) for _, data in exchange.segments),
-                self.store.segments.put(db, exchange.segments),
-            ),
-        )
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid
-
-    def _finish(self, db: sqlite3.Connection, exchange: Exchange, end: ExchangeEnd) -> None:
-        put = self.store.segments.put
-        db.execute(
-            "UPDATE records SET state = ?, reason = ?, rev = ?, meta = ?, size_bytes = size_bytes + ?, response = ?,"
-            " training = ? WHERE id = ? AND state = 'open'",
-            (
-                end.state.value,
-                end.reason,
-                _next_rev(db, self._scenario_id(db, exchange.scenario)),
-                orjson.dumps({**exchange.meta, **end.meta}).decode(),
-                len(end.response),
-                put(db, split_bytes(end.response)),
-                put(db, split_tensors(end.training)) if end.training is not None else None,
-                exchange.record_id,
-            ),
-        )
+    def _again(self, db: sqlite3.Connection, record: AgentRecord, *, same: bool) -> AgentRecord:
+        """The stored record of a retry, or a Conflict when the retry says something else."""
+        if not same:
+            raise Conflict(
+                f"record {record.agent_record_id!r} exists with other content",
+                hint="a retry must repeat the first request exactly; a new report needs a new id",
+                code="id_reused",
+            )
+        row = db.execute(f"SELECT {_COLUMNS} FROM records WHERE id = ?", (record.agent_record_id,)).fetchone()
+        return self._row(row, record.scenario).record
 
     def _scenario_id(self, db: sqlite3.Connection, name: str) -> int:
         known = self._scenario_ids.get(name)
@@ -386,7 +400,8 @@ class RecordStore:
         assert made.lastrowid is not None
         return made.lastrowid
 
-    def _scenario_or_none(self, name: str) -> int | None:
+    def known(self, name: str) -> int | None:
+        """The row id of a scenario that is on disk, remembered from then on; None for no such scenario."""
         known = self._scenario_ids.get(name)
         if known is None:
             with self.store.reading() as db:
@@ -397,7 +412,7 @@ class RecordStore:
         return known
 
     def _known_scenario(self, name: str) -> int:
-        known = self._scenario_or_none(name)
+        known = self.known(name)
         if known is None:
             raise NotFound(f"no scenario {name!r}", hint="list them with: reef scenarios", code="no_scenario")
         return known
@@ -478,22 +493,11 @@ class StoredPayload(Mapping[str, Any]):
         return self._records.load(self._seq, self._kind, self._meta)
 
 
-def _next_rev(db: sqlite3.Connection, scenario_id: int) -> int:
-    row = db.execute("SELECT COALESCE(MAX(rev), 0) + 1 FROM records WHERE scenario_id = ?", (scenario_id,)).fetchone()
-    return int(row[0])
-
-
-def _json_segments(value: Any) -> Sequence[Segment]:
-    return () if value is None else split_json(json.dumps(_plain(value)).encode())[1]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _without_training(response: Any) -> Any:
-    if not isinstance(response, Mapping):
-        return response
-    return {key: value for key, value in response.items() if key != "training"} or None
+def _wrong_reference(reference: str, scenario: str, *, same_scenario: bool) -> ReefError:
+    if same_scenario:
+        return BadRequest(f"{reference} is not an inference", hint="name a receipt of a model call", field="references")
+    return Conflict(
+        f"{reference} belongs to another scenario than {scenario!r}",
+        hint="send the report with the scenario that the call was made in",
+        code="other_scenario",
+    )

@@ -32,11 +32,6 @@ class Scenario:
     backend: InferenceBackend
     thread: TrainerThread | None
 
-    def reported(self) -> None:
-        """A report was stored."""
-        if self.thread is not None:
-            self.thread.wake()
-
     def answered(self) -> None:
         """An inference became final; the trainer is only woken when it may wait for one."""
         if self.thread is not None and self.thread.trainer.wants_inferences:
@@ -61,23 +56,20 @@ class Scenarios:
         self.records, self.chain, self.bus = records, chain, bus
         self.recipe, self.backend = recipe, backend
         self._create, self._review, self._park_timeout_s = create, review, park_timeout_s
-        self._open: dict[str, Scenario] = {}
+        self.opened: dict[str, Scenario] = {}
+        """The path of a request looks here first: one dict look-up."""
         self._lock = threading.Lock()
-
-    def get(self, name: str) -> Scenario | None:
-        """The scenario when it is open already: one dict look-up on the path of a request."""
-        return self._open.get(name)
 
     async def open(self, name: str) -> Scenario:
         """The scenario, made when it is new; raises NotFound when new names are switched off."""
-        found = self._open.get(name)
+        found = self.opened.get(name)
         return found if found is not None else await asyncio.to_thread(self.open_now, name)
 
     def open_now(self, name: str, create: bool | None = None) -> Scenario:
         """As ``open``, blocking. ``create`` overrides the deployment's setting (an explicit POST may always create)."""
         check_name(name, "x-reef-scenario")
         with self._lock:
-            found = self._open.get(name)
+            found = self.opened.get(name)
             if found is not None:
                 return found
             allowed = self._create if create is None else create
@@ -88,7 +80,7 @@ class Scenarios:
                     code="no_scenario",
                 )
             made = self._make(name)
-            self._open[name] = made
+            self.opened[name] = made
             self.bus.publish("scenario", name, recipe=self.recipe.name)
             return made
 
@@ -102,13 +94,13 @@ class Scenarios:
 
     def stop(self) -> None:
         """Let every trainer finish the step in hand."""
-        for scenario in list(self._open.values()):
+        for scenario in list(self.opened.values()):
             if scenario.thread is not None:
                 scenario.thread.stop()
 
     def names(self) -> list[str]:
         """Open scenarios, oldest first."""
-        return list(self._open)
+        return list(self.opened)
 
     # -- what people do
 
@@ -169,9 +161,11 @@ class Scenarios:
         built = self.recipe.build(name, self.records)
         if not isinstance(built, Trainer):
             self.chain.create(name, self.recipe.name, surface, None)
+            self.records.known(name)
             return Scenario(name, self.recipe, self.backend, None)
         built.review, built.park_timeout_s = self._review, self._park_timeout_s
         paused = self.chain.scenario(name).paused
+        self.records.known(name)
         thread = TrainerThread(built, self.bus, paused=paused)
         head = self.chain.head(name)
         if head is not None and self.backend.serving(name) is None:

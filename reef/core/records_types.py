@@ -5,11 +5,8 @@ Knows nothing of storage or HTTP. Made by the gateway, the report route, imports
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-import secrets
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -50,18 +47,32 @@ class RecordState(StrEnum):
     """A report that will never train; the reason says why."""
 
 
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How an answer ended. ``state`` is final; a reason code is given for anything but a plain complete answer.
+
+    ``training`` is the token block (``tokens``, ``loss_mask``, ``rollout_log_probs``, ``temperature``, ``versions``...)
+    or None; ``training_error`` says why a trainable engine gave none.
+    """
+
+    state: RecordState
+    reason: str | None = None
+    finish_reason: str | None = None
+    usage: Mapping[str, int] = field(default_factory=dict)
+    model: str | None = None
+    training: Mapping[str, Any] | None = None
+    training_error: str | None = None
 
 
-def new_id(now_s: float | None = None) -> str:
-    """A 26-character id that sorts by creation time (48 bits of milliseconds, 80 random bits, Crockford base 32)."""
-    value = (int((time.time() if now_s is None else now_s) * 1000) << 80) | secrets.randbits(80)
-    return "".join(_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5))
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What was passed on to the client: wire bytes, status, the headers that say how to read them, and how long it took."""
 
-
-def canonical_json(value: Any) -> bytes:
-    """JSON bytes that are equal for equal values: sorted keys, no spaces; NaN and infinities raise ValueError."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    sent: bytes
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    duration_ms: float = 0.0
+    first_byte_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +115,7 @@ class AgentRecord:
             state = RecordState.COMPLETE if request_type is RequestType.INFERENCE else RecordState.PARKED
         now_s = time.time() if created_at is None else created_at
         return cls(
-            agent_record_id or new_id(),
+            agent_record_id or uuid.uuid4().hex,
             scenario,
             request_type,
             payload,
@@ -120,21 +131,3 @@ class AgentRecord:
     def references(self) -> tuple[str, ...]:
         """The receipts a report names, each once, in order; empty for other records."""
         return tuple(dict.fromkeys(str(ref) for ref in self.payload.get("references") or ()))
-
-    def content_hash(self) -> bytes:
-        """16 bytes over type, scenario and payload: equal for an honest retry, different for another content."""
-        body = canonical_json([self.request_type, self.scenario, _plain(self.payload)])
-        return hashlib.blake2b(body, digest_size=16).digest()
-
-
-def _plain(value: Any) -> Any:
-    """Mappings and tuples as dicts and lists, non-finite floats as text, so that any payload can be hashed."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    return value

@@ -85,7 +85,8 @@ async def scenarios(request: Request) -> Response:
 async def new_scenario(request: Request) -> Response:
     """Create one by name, also when new names are otherwise switched off."""
     services = _services(request)
-    services.require_ready()
+    if not services.ready:
+        raise services.not_ready()
     name = check_name((await _body(request)).get("name"), "name")
     if name is None:
         raise BadRequest("give the scenario's name", field="name")

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -16,12 +18,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from reef.core.records_types import RecordState, new_id
+from reef.core.records_types import Delivery, Finish, RecordState
 from reef.daemon.services import Services
-from reef.daemon.wire import error_body, error_event, json_response, read_body
+from reef.daemon.wire import error_event, error_response, json_response, read_body
 from reef.errors import BadRequest, ReefError, StoreFull, Unavailable
-from reef.inference.base import ROUTES, Answer, Call, Finish
-from reef.records import Exchange, ExchangeEnd
+from reef.inference.base import ROUTES, Answer, Call
+from reef.records import Exchange
 from reef.scenario import Scenario
 from reef.store.bodies import split_json
 
@@ -52,112 +54,112 @@ _MARK_BYTES = 64
 async def answer(request: Request) -> Response:
     """POST /v1/chat/completions, /v1/responses, /v1/messages."""
     services: Services = request.app.state.services
-    services.require_ready()
-    raw = await read_body(request, services.max_body_bytes)
-    body, segments = split_json(raw)
-    if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object", hint="see the provider's API reference")
-    headers, name, session, meta = _read_headers(request, body, services)
-    scenario = services.scenarios.get(name) or await services.scenarios.open(name)
-    record_id = new_id()
-    stream = body.get("stream") is True
-    path = request.url.path
-    call = Call(ROUTES[path], path, request.url.query, raw, body, headers, stream, name, record_id)
-    serving = scenario.backend.serving(name)
-    exchange = Exchange(record_id, name, segments, time.time(), session, serving, {"route": call.route, **meta})
-    if stream:
+    if not services.ready:
+        raise services.not_ready()
+    call, exchange = await read_call(request, services)
+    scenario = services.scenarios.opened.get(call.scenario) or await services.scenarios.open(call.scenario)
+    if call.stream:
         return await _streamed(services, scenario, call, exchange)
     return await _plain(request, services, scenario, call, exchange)
 
 
-def _read_headers(
-    request: Request, body: dict[str, Any], services: Services
-) -> tuple[tuple[tuple[str, str], ...], str, str | None, dict[str, Any]]:
-    """What may go upstream, the scenario's name, the session, and what is kept beside the record."""
+async def read_call(request: Request, services: Services) -> tuple[Call, Exchange]:
+    """Headers and body, each read once: the call for the backend, and its exchange for the store."""
     found: dict[str, str] = {}
     kept: list[tuple[str, str]] = []
-    tags: dict[str, str] = {}
+    meta: dict[str, Any] = {}
     for raw_name, raw_value in request.headers.raw:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         found[name] = value
-        if name.startswith("x-reef-"):
-            if name.startswith("x-reef-tag-"):
-                tags[name[11:]] = value[:256]
-        elif services.token not in value:
+        if name.startswith("x-reef-tag-"):
+            meta.setdefault("tags", {})[name[11:]] = value[:256]
+        elif not name.startswith("x-reef-") and services.token not in value:
             kept.append((name, value))
+    raw = await read_body(request, services.max_body_bytes)
+    body, segments = split_json(raw)
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object", hint="see the provider's API reference")
     scenario = found.get("x-reef-scenario") or services.default_scenario
     if not scenario:
         raise BadRequest("no x-reef-scenario header", hint="name the workload, e.g. x-reef-scenario: my-agent")
-    session = next((found[name] for name in _SESSION_HEADERS if found.get(name)), None) or body.get("prompt_cache_key")
-    meta: dict[str, Any] = {"stream": body.get("stream") is True, "client": found.get("user-agent", "")[:120]}
-    if tags:
-        meta["tags"] = tags
-    return tuple(kept), scenario, session[:200] if isinstance(session, str) else None, meta
+    named = next((found[name] for name in _SESSION_HEADERS if found.get(name)), None) or body.get("prompt_cache_key")
+    session = named[:200] if isinstance(named, str) else None
+    path, record_id, stream = request.scope["path"], uuid.uuid4().hex, body.get("stream") is True
+    meta |= {"route": ROUTES.get(path, ""), "stream": stream, "client": found.get("user-agent", "")[:120]}
+    call = Call(
+        meta["route"],
+        path,
+        request.scope["query_string"].decode("latin-1"),
+        raw,
+        body,
+        tuple(kept),
+        stream,
+        scenario,
+        record_id,
+    )
+    return call, Exchange(record_id, scenario, segments, time.time(), session, None, meta)
 
 
 async def _plain(request: Request, services: Services, scenario: Scenario, call: Call, exchange: Exchange) -> Response:
     """Answer, then one commit of request and response together, then the bytes go out."""
     started = time.perf_counter()
-    work = asyncio.ensure_future(_whole_answer(scenario, call))
-    gone = asyncio.ensure_future(request.receive())
-    await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-    if not work.done():  # the client went away: stop the work upstream, keep what is known
-        work.cancel()
-        await asyncio.wait((work,))
-        await _record(
-            services, scenario, exchange, _end(Finish(RecordState.ABORTED, "client_gone"), b"", started), False
-        )
-        return Response(status_code=499)
-    gone.cancel()
-    status, headers, sent, finish, release = work.result()
-    exchange = exchange if release is None else _with_release(exchange, release)
-    end = _end(finish, sent, started, status, headers)
-    headers.append(await _record(services, scenario, exchange, end, False))
-    if exchange.release_id is not None:
-        headers.append((RELEASE, exchange.release_id))
-    response = Response(sent, status)
-    response.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-    response.raw_headers.append((b"content-length", str(len(sent)).encode()))
-    return response
-
-
-async def _whole_answer(scenario: Scenario, call: Call) -> tuple[int, list[tuple[str, str]], bytes, Finish, str | None]:
-    """Status, headers, body, how it ended, and the release that answered. An error of ours becomes a failed answer."""
+    this = asyncio.current_task()
+    assert this is not None
+    leaving = asyncio.ensure_future(request.receive())  # ends when the client is gone: the work upstream is cancelled
+    leave = lambda _: this.cancel()  # noqa: E731
+    leaving.add_done_callback(leave)
+    status, headers, release, sent = 499, list[tuple[str, str]](), None, b""
+    got: Answer | None = None
     try:
         got = await scenario.backend.chat(call)
+        status, headers, release = got.status, got.headers, got.release_id
+        sent = b"".join([chunk async for chunk in got.slices()])
+        finish = got.finish(sent)
     except ReefError as error:
-        body = json_response(error_body(call.path, error)).body
-        headers = [("content-type", "application/json")]
-        if error.status == 503:
-            headers.append(("retry-after", "1"))
-        return error.status, headers, bytes(body), Finish(RecordState.FAILED, error.code), None
-    sent = bytearray()
-    try:
-        async for chunk in got.slices():
-            sent += chunk
-    except ReefError as error:
-        finish = got.finish(bytes(sent))
-        body = bytes(json_response(error_body(call.path, error)).body)
-        return error.status, [("content-type", "application/json")], body, finish, got.release_id
+        finish = Finish(RecordState.FAILED, error.code) if got is None else got.finish(sent)
+        failure = error_response(call.path, error)
+        status, sent, headers = error.status, bytes(failure.body), failure.headers.items()
+    except asyncio.CancelledError:
+        this.uncancel()
+        finish = Finish(RecordState.ABORTED, "client_gone") if got is None else got.finish(sent, "client_gone")
     finally:
-        await got.aclose()
-    return got.status, list(got.headers), bytes(sent), got.finish(bytes(sent)), got.release_id
+        leaving.remove_done_callback(leave)
+        leaving.cancel()
+        if got is not None and not sent:
+            await got.aclose()
+    delivery = Delivery(sent, status, dict(headers), (time.perf_counter() - started) * 1000)
+    exchange = replace(exchange, release_id=release) if release is not None else exchange
+    receipt = (RECEIPT, exchange.record_id)
+    try:
+        await asyncio.wrap_future(services.records.submit_exchange(exchange, finish, delivery))
+    except (StoreFull, Unavailable) as error:
+        receipt = services.unrecorded_header(error)
+    else:
+        if services.bus.listened:
+            services.say_recorded(exchange, finish, delivery)
+        if scenario.thread is not None:
+            scenario.answered()
+    response = Response(sent, status)
+    shown = [*headers, receipt, (RELEASE, release)] if release is not None else [*headers, receipt]
+    response.raw_headers = [
+        (name.encode("latin-1"), value.encode("latin-1")) for name, value in shown if name != "content-length"
+    ]
+    response.raw_headers.append((b"content-length", str(len(sent)).encode()))
+    return response
 
 
 async def _streamed(services: Services, scenario: Scenario, call: Call, exchange: Exchange) -> Response:
     """The open row is committed while the upstream is called, so the receipt in the header block names a durable row."""
     started = time.perf_counter()
-    opening = services.records.submit_exchange(exchange, None)
+    exchange = replace(exchange, release_id=scenario.backend.serving(call.scenario))
+    opening = services.records.submit_exchange(exchange, None, None)
     pending = asyncio.ensure_future(scenario.backend.chat(call))
     recorded, receipt = True, (RECEIPT, exchange.record_id)
     try:
-        await opening
+        await asyncio.wrap_future(opening)
     except (StoreFull, Unavailable) as error:
-        if services.refuse_unrecorded:
-            pending.cancel()
-            raise StoreFull(error.message, hint=error.hint) from error
-        services.degraded(error)
-        recorded, receipt = False, (UNRECORDED, error.code)
+        pending.cancel() if services.refuse_unrecorded else None
+        recorded, receipt = False, services.unrecorded_header(error)
     await asyncio.wait((pending,), timeout=services.keepalive_s)
     status, headers = 200, [("content-type", "text/event-stream"), ("cache-control", "no-cache")]
     release = exchange.release_id
@@ -165,15 +167,18 @@ async def _streamed(services: Services, scenario: Scenario, call: Call, exchange
         try:
             got = pending.result()
         except ReefError as error:
-            body = bytes(json_response(error_body(call.path, error)).body)
-            end = _end(Finish(RecordState.FAILED, error.code), body, started, error.status)
-            await _close(services, scenario, exchange, end, recorded)
-            return Response(body, error.status, dict([receipt]), "application/json")
+            failure = error_response(call.path, error, dict([receipt]))
+            took_ms = (time.perf_counter() - started) * 1000
+            delivery = Delivery(bytes(failure.body), error.status, dict(failure.headers), took_ms)
+            await _close(services, scenario, exchange, Finish(RecordState.FAILED, error.code), delivery, recorded)
+            return failure
         status, headers, release = got.status, list(got.headers), got.release_id or release
     headers.append(receipt)
     if release is not None:
         headers.append((RELEASE, release))
-    return Relay(services, scenario, call, exchange, pending, status, headers, started, recorded)
+    return Relay(
+        services, scenario, call, replace(exchange, release_id=release), pending, status, headers, started, recorded
+    )
 
 
 class Relay(Response):
@@ -198,7 +203,7 @@ class Relay(Response):
         self._pending, self._started, self._recorded = pending, started, recorded
         self._sent = bytearray()
         self._upstream_headers = headers
-        self._first_s: float | None = None
+        self._first_ms: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run until the answer has ended or the client is gone."""
@@ -228,14 +233,18 @@ class Relay(Response):
             finish = Finish(RecordState.ABORTED if reason == "client_gone" else RecordState.FAILED, reason)
             if got is not None:
                 finish = got.finish(bytes(self._sent), reason if reason == "client_gone" else None)
-                closing = asyncio.ensure_future(got.aclose())
-                self._services.keep(closing)
+                self._services.keep(asyncio.ensure_future(got.aclose()))
             elif not self._pending.done():
                 self._pending.cancel()
-            end = _end(
-                finish, bytes(self._sent), self._started, self.status_code, self._upstream_headers, self._first_s
+            delivery = Delivery(
+                bytes(self._sent),
+                self.status_code,
+                dict(self._upstream_headers),
+                (time.perf_counter() - self._started) * 1000,
+                self._first_ms,
             )
-            await asyncio.shield(_close(self._services, self._scenario, self._exchange, end, self._recorded))
+            closing = _close(self._services, self._scenario, self._exchange, finish, delivery, self._recorded)
+            await asyncio.shield(closing)
         await send({"type": "http.response.body", "body": held, "more_body": False})
 
     async def _answer(self, send: Send) -> Answer:
@@ -250,8 +259,8 @@ class Relay(Response):
         """Relay slices; returns the held-back end and why the stream is not whole (None when it is)."""
         marks = _END_MARKS[self._call.route]
         async for chunk in self._alive(send, got.slices()):
-            if self._first_s is None:
-                self._first_s = time.perf_counter() - self._started
+            if self._first_ms is None:
+                self._first_ms = (time.perf_counter() - self._started) * 1000
             before = len(self._sent)
             self._sent += chunk
             cut = _end_at(self._sent, before, marks)
@@ -308,90 +317,38 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-def _with_release(exchange: Exchange, release: str) -> Exchange:
-    if release == exchange.release_id:
-        return exchange
-    return Exchange(
-        exchange.record_id,
-        exchange.scenario,
-        exchange.segments,
-        exchange.created_at,
-        exchange.session,
-        release,
-        exchange.meta,
-    )
-
-
-def _end(
-    finish: Finish,
-    sent: bytes,
-    started: float,
-    status: int | None = None,
-    headers: list[tuple[str, str]] | None = None,
-    first_s: float | None = None,
-) -> ExchangeEnd:
-    """What is kept of an ended call."""
-    known = dict(headers or ())
-    meta: dict[str, Any] = {"duration_ms": round((time.perf_counter() - started) * 1000, 1)}
-    for name, value in (
-        ("status", status),
-        ("content_type", known.get("content-type")),
-        ("content_encoding", known.get("content-encoding")),
-        ("finish_reason", finish.finish_reason),
-        ("usage", dict(finish.usage) or None),
-        ("model", finish.model),
-        ("training_error", finish.training_error),
-        ("first_byte_ms", None if first_s is None else round(first_s * 1000, 1)),
-    ):
-        if value is not None:
-            meta[name] = value
-    return ExchangeEnd(finish.state, finish.reason, sent, finish.training, meta)
-
-
-async def _record(
-    services: Services, scenario: Scenario, exchange: Exchange, end: ExchangeEnd, opened: bool
-) -> tuple[str, str]:
-    """Commit and return the header that says so: a receipt, or why there is none."""
+async def _close(
+    services: Services, scenario: Scenario, exchange: Exchange, finish: Finish, delivery: Delivery, recorded: bool
+) -> None:
+    """Complete an open row; when the store fails now it stays open, and the next start marks it aborted."""
+    if not recorded:
+        return
     try:
-        await (
-            services.records.submit_end(exchange, end) if opened else services.records.submit_exchange(exchange, end)
-        )
+        await asyncio.wrap_future(services.records.submit_exchange(exchange, finish, delivery, opened=True))
     except (StoreFull, Unavailable) as error:
-        if services.refuse_unrecorded:
-            raise StoreFull(error.message, hint=error.hint) from error
-        services.degraded(error)
-        return UNRECORDED, error.code
-    services.recorded(exchange, end)
+        services.unrecorded_header(error)
+        return
+    if services.bus.listened:
+        services.say_recorded(exchange, finish, delivery)
     scenario.answered()
-    return RECEIPT, exchange.record_id
-
-
-async def _close(services: Services, scenario: Scenario, exchange: Exchange, end: ExchangeEnd, recorded: bool) -> None:
-    """Complete an open row; a store that fails now leaves it open, and the next start marks it aborted."""
-    if recorded:
-        await _record(services, scenario, exchange, end, True)
 
 
 async def models(request: Request) -> Response:
     """GET /v1/models."""
     services: Services = request.app.state.services
-    services.require_ready()
-    headers, _, _, _ = _read_headers(request, {}, services)
+    if not services.ready:
+        raise services.not_ready()
+    headers = tuple((name, value) for name, value in request.headers.items() if services.token not in value)
     return json_response(await services.backend.models(headers))
 
 
 async def count_tokens(request: Request) -> Response:
     """POST /v1/messages/count_tokens: answered, never recorded as an inference."""
     services: Services = request.app.state.services
-    services.require_ready()
-    raw = await read_body(request, services.max_body_bytes)
-    body, _ = split_json(raw)
-    if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object")
-    headers, name, _, _ = _read_headers(request, body, services)
-    path = request.url.path
-    call = Call("messages", path, request.url.query, raw, body, headers, False, name, new_id())
-    return json_response(await services.backend.count_tokens(call))
+    if not services.ready:
+        raise services.not_ready()
+    call, _ = await read_call(request, services)
+    return json_response(await services.backend.count_tokens(replace(call, route="messages")))
 
 
 async def no_websocket(request: Request) -> Response:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+import uuid
 from typing import Any
 
 import orjson
@@ -23,37 +26,49 @@ _STATES = ("complete", "incomplete", "aborted", "failed")
 async def report(request: Request) -> Response:
     """Store one report; the answer says which record it became and where it stands."""
     services: Services = request.app.state.services
-    body = _json(await read_body(request, services.max_body_bytes))
+    raw = await read_body(request, services.max_body_bytes)
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error}", hint="send a JSON object") from None
     name = request.headers.get("x-reef-scenario") or (body.get("scenario") if isinstance(body, dict) else None)
-    scenario = await _scenario(services, name)
+    scenario = services.scenarios.opened.get(name or services.default_scenario) or await _scenario(services, name)
     schema = scenario.recipe.report_schema
     if schema is None:
-        raise Conflict(
-            f"recipe {scenario.recipe.name} takes no reports",
-            hint="it learns from the traffic itself",
-            code="no_reports",
-        )
+        hint = "it learns from the traffic itself"
+        raise Conflict(f"recipe {scenario.recipe.name} takes no reports", hint=hint, code="no_reports")
     parsed = parse_report(body, schema)
-    report_id = parsed.agent_record_id or check_name(request.headers.get("idempotency-key"), "idempotency-key")
-    references = _references(services, scenario, parsed, report_id)
-    record = AgentRecord.create(
-        scenario.name, RequestType.REPORT, parsed.payload(references), report_id, session=parsed.session
+    report_id = parsed.agent_record_id
+    if report_id is None and "idempotency-key" in request.headers:
+        report_id = check_name(request.headers["idempotency-key"], "idempotency-key")
+    payload = parsed.payload
+    if not parsed.references:
+        payload = {**payload, "references": _session_references(services, scenario, parsed, report_id)}
+    record = AgentRecord(
+        report_id or uuid.uuid4().hex,
+        scenario.name,
+        RequestType.REPORT,
+        payload,
+        time.time(),
+        RecordState.PARKED,
+        session=parsed.session,
+        reason=None if scenario.thread is not None else "record_only: this scenario's recipe updates nothing",
     )
-    stored = await services.records.submit(record)
-    fresh = stored is record
-    if fresh:
-        services.bus.publish("report", scenario.name, id=record.agent_record_id, score=parsed.score)
-        scenario.reported()
-    return json_response(
-        {
-            "agent_record_id": stored.agent_record_id,
-            "scenario": scenario.name,
-            "state": stored.state.value,
-            "reason": stored.reason,
-            "references": record.payload["references"],
-            "duplicate": not fresh,
-        }
-    )
+    stored = await asyncio.wrap_future(services.records.submit(record))
+    if stored is record:
+        if services.bus.listened:
+            services.bus.publish("report", scenario.name, id=record.agent_record_id, score=parsed.score)
+        if scenario.thread is not None:
+            scenario.thread.wake()
+    shown = {
+        "agent_record_id": stored.agent_record_id,
+        "scenario": scenario.name,
+        "state": stored.state.value,
+        "reason": stored.reason,
+        "references": payload["references"],
+        "duplicate": stored is not record,
+    }
+    return Response(orjson.dumps(shown), media_type="application/json")
 
 
 async def import_records(request: Request) -> Response:
@@ -65,7 +80,7 @@ async def import_records(request: Request) -> Response:
         raise BadRequest(f"records must be a list of 1 to {_IMPORT_LIMIT} objects", field="records")
     scenario = await _scenario(services, request.headers.get("x-reef-scenario"))
     parsed = [_imported(row, index, scenario.name) for index, row in enumerate(rows)]
-    stored = [await services.records.submit(record) for record in parsed]
+    stored = [await asyncio.wrap_future(future) for future in [services.records.submit(one) for one in parsed]]
     scenario.answered()
     return json_response({"agent_record_ids": [record.agent_record_id for record in stored]})
 
@@ -74,33 +89,23 @@ async def _scenario(services: Services, name: Any) -> Scenario:
     found = name or services.default_scenario
     if not isinstance(found, str) or not found:
         raise BadRequest("no x-reef-scenario header", hint="name the workload the report belongs to", field="scenario")
-    return services.scenarios.get(found) or await services.scenarios.open(found)
+    return services.scenarios.opened.get(found) or await services.scenarios.open(found)
 
 
-def _references(services: Services, scenario: Scenario, parsed: Report, report_id: str | None) -> tuple[str, ...]:
-    """The named receipts, or all of the named session's; receipts of another scenario are refused."""
-    if not parsed.references and parsed.session is not None:
-        stored = services.records.resolve([report_id]) if report_id is not None else {}
-        if stored:  # a retry: the session may have grown since, the report has not
-            return next(iter(stored.values())).record.references
-        found = services.records.session_receipts(scenario.name, parsed.session)
-        if not found:
-            raise NotFound(
-                f"session {parsed.session!r} of scenario {scenario.name!r} has no recorded calls",
-                hint="run the agent first, or give references",
-                code="no_session",
-            )
-        return tuple(found)
-    for reference, row in services.records.resolve(parsed.references).items():
-        if row.record.scenario != scenario.name:
-            raise Conflict(
-                f"{reference} belongs to scenario {row.record.scenario!r}, not {scenario.name!r}",
-                hint="send the report with that scenario's name",
-                code="other_scenario",
-            )
-        if row.record.request_type is not RequestType.INFERENCE:
-            raise BadRequest(f"{reference} is a {row.record.request_type.value}, not an inference", field="references")
-    return parsed.references
+def _session_references(services: Services, scenario: Scenario, parsed: Report, report_id: str | None) -> list[str]:
+    """All receipts of the named session; a retry keeps those of the first report, although the session may have grown."""
+    assert parsed.session is not None
+    stored = services.records.resolve([report_id]) if report_id is not None else {}
+    if stored:
+        return list(next(iter(stored.values())).record.references)
+    found = services.records.session_receipts(scenario.name, parsed.session)
+    if not found:
+        raise NotFound(
+            f"session {parsed.session!r} of scenario {scenario.name!r} has no recorded calls",
+            hint="run the agent first, or give references",
+            code="no_session",
+        )
+    return found
 
 
 def _imported(row: Any, index: int, scenario: str) -> AgentRecord:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reef.config import Config
-from reef.errors import ReefError, Unavailable
+from reef.core.records_types import Delivery, Finish
+from reef.errors import ReefError, StoreFull, Unavailable
 from reef.events import Bus
 from reef.inference.base import InferenceBackend
 from reef.recipes.base import Recipe
-from reef.records import Exchange, ExchangeEnd, RecordStore
+from reef.records import Exchange, RecordStore
 from reef.releases import ReleaseChain
 from reef.scenario import Scenarios
 
@@ -54,60 +55,54 @@ class Services:
     unrecorded: int = 0
     last_store_error: str | None = None
     background: set[asyncio.Future[Any]] = field(default_factory=set)
+    max_body_bytes: int = field(init=False)
+    default_scenario: str = field(init=False)
+    keepalive_s: float = field(init=False)
+    refuse_unrecorded: bool = field(init=False)
 
-    @property
-    def max_body_bytes(self) -> int:
-        """Largest request body."""
-        return int(self.config.service.max_body_mb * 2**20)
-
-    @property
-    def default_scenario(self) -> str:
-        """Scenario of calls that name none; empty refuses them."""
-        return self.config.service.default_scenario
-
-    @property
-    def keepalive_s(self) -> float:
-        """Longest silence on a stream."""
-        return self.config.service.keepalive_s
-
-    @property
-    def refuse_unrecorded(self) -> bool:
-        """True: 507 instead of an answer without a receipt."""
-        return self.config.service.on_store_failure == "refuse"
+    def __post_init__(self) -> None:
+        """Settings that are read on the path of every request."""
+        service = self.config.service
+        self.max_body_bytes = int(service.max_body_mb * 2**20)
+        self.default_scenario = service.default_scenario
+        self.keepalive_s = service.keepalive_s
+        self.refuse_unrecorded = service.on_store_failure == "refuse"
 
     @property
     def home(self) -> Path:
         """The state directory."""
         return self.config.home
 
-    def require_ready(self) -> None:
-        """Raise Unavailable while the engine is starting."""
-        if not self.ready:
-            raise Unavailable("reef is starting", hint="wait for: reef status", code="starting")
+    def not_ready(self) -> Unavailable:
+        """The error while the engine is starting."""
+        return Unavailable("reef is starting", hint="wait for: reef status", code="starting")
 
     def keep(self, future: asyncio.Future[Any]) -> None:
         """Hold a reference until a background piece of work is done."""
         self.background.add(future)
         future.add_done_callback(self.background.discard)
 
-    def recorded(self, exchange: Exchange, end: ExchangeEnd) -> None:
+    def say_recorded(self, exchange: Exchange, finish: Finish, delivery: Delivery) -> None:
         """Tell listeners about a recorded call."""
         self.last_store_error = None
         self.bus.publish(
             "inference",
             exchange.scenario,
             id=exchange.record_id,
-            state=end.state.value,
-            status=end.meta.get("status"),
-            ms=end.meta.get("duration_ms"),
-            usage=end.meta.get("usage"),
+            state=finish.state.value,
+            status=delivery.status,
+            ms=round(delivery.duration_ms, 1),
+            usage=dict(finish.usage),
             release=exchange.release_id,
         )
 
-    def degraded(self, error: ReefError) -> None:
-        """An answer went out without a receipt."""
+    def unrecorded_header(self, error: ReefError) -> tuple[str, str]:
+        """The header of an answer that goes out without a receipt; raises StoreFull where that is not wanted."""
+        if self.refuse_unrecorded:
+            raise StoreFull(error.message, hint=error.hint) from error
         self.unrecorded += 1
         if self.last_store_error != error.message:
             log.error("answers go out unrecorded: %s", error.message)
         self.last_store_error = error.message
         self.bus.publish("unrecorded", None, reason=error.code)
+        return "x-reef-unrecorded", error.code

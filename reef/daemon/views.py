@@ -86,7 +86,7 @@ def step_view(step: StepRow) -> dict[str, Any]:
 
 def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
     """One scenario: where it stands, how full the next batch is, and why it is idle."""
-    scenario = services.scenarios.get(row.name)
+    scenario = services.scenarios.opened.get(row.name)
     thread = scenario.thread if scenario is not None else None
     progress = dict(thread.trainer.progress()) if thread is not None else {}
     counts = services.records.counts(row.name)

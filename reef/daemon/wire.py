@@ -28,17 +28,19 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit_bytes:
-            raise TooLarge(f"the body is over {limit_bytes} bytes", hint="raise reef.max_body_mb if that is right")
+            raise body_too_large(limit_bytes)
         parts.append(chunk)
-    raw = parts[0] if len(parts) == 1 else b"".join(parts)
-    coding = request.headers.get("content-encoding", "")
-    if coding:
-        raw = unpack(raw, coding)
+    raw = b"".join(parts)
+    if "content-encoding" in request.headers:
+        raw = unpack(raw, request.headers["content-encoding"])
         if len(raw) > limit_bytes:
-            raise TooLarge(
-                f"the body unpacks to over {limit_bytes} bytes", hint="raise reef.max_body_mb if that is right"
-            )
+            raise body_too_large(limit_bytes)
     return raw
+
+
+def body_too_large(limit_bytes: int) -> TooLarge:
+    """The error for a body over the limit."""
+    return TooLarge(f"the body is over {limit_bytes} bytes", hint="raise reef.max_body_mb if that is right")
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

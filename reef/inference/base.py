@@ -6,11 +6,13 @@ Knows nothing of records, scenarios' trainers or HTTP servers. Implemented by pa
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from reef.core.artifacts import Release
-from reef.core.records_types import RecordState
+from reef.core.records_types import Finish
+
+__all__ = ["ROUTES", "Answer", "Call", "Finish", "InferenceBackend"]
 
 ROUTES: Mapping[str, str] = {
     "/v1/chat/completions": "chat",
@@ -38,23 +40,6 @@ class Call:
     scenario: str
     call_id: str
     release: Release | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """How an answer ended. ``state`` is final; a reason code is given for anything but a plain complete answer.
-
-    ``training`` is the token block (``tokens``, ``loss_mask``, ``rollout_log_probs``, ``temperature``, ``versions``...)
-    or None; ``training_error`` says why a trainable engine gave none.
-    """
-
-    state: RecordState
-    reason: str | None = None
-    finish_reason: str | None = None
-    usage: Mapping[str, int] = field(default_factory=dict)
-    model: str | None = None
-    training: Mapping[str, Any] | None = None
-    training_error: str | None = None
 
 
 class Answer(Protocol):

@@ -23,7 +23,7 @@ from reef.errors import BadRequest
 
 _SHARE_FROM_BYTES = 64
 _TENSOR_CHUNK = 256
-_SPACE = re.compile(r"[ \t\n\r]*")
+_SKIP: Callable[[str, int], re.Match[str]] = re.compile(r"[ \t\n\r]*").match  # type: ignore[assignment]
 _SCAN: Callable[[str, int], tuple[Any, int]] = scanner.make_scanner(JSONDecoder())  # type: ignore[arg-type]
 
 Segment = tuple[bool, bytes]
@@ -34,100 +34,68 @@ def split_json(raw: bytes) -> tuple[Any, list[Segment]]:
     """Parse a JSON document and cut it where its top-level arrays' elements and long values begin and end.
 
     The segments joined are ``raw``. Raises BadRequest with the position when it is not JSON, not UTF-8 or too deep.
+    One pass and one function, because it is on the path of every request: the C scanner parses each value and says where
+    it ends; only the top level and its arrays are walked here.
     """
+    segments: list[Segment] = []
+    text, at, kept = "", 0, 0
     try:
         text = raw.decode()
+        at = _SKIP(text, 0).end()
+        if text[at : at + 1] != "{":
+            value, at = _SCAN(text, at)
+        else:
+            value = {}
+            at = _SKIP(text, at + 1).end()
+            more = text[at : at + 1] != "}"
+            while more:
+                key, at = _SCAN(text, at)
+                at = _SKIP(text, at).end()
+                if type(key) is not str or text[at : at + 1] != ":":
+                    raise StopIteration(at)
+                at = _SKIP(text, at + 1).end()
+                inside: list[Any] | None = [] if text[at : at + 1] == "[" else None
+                if inside is not None:
+                    value[key] = inside
+                    at = _SKIP(text, at + 1).end()
+                while inside is None or text[at : at + 1] != "]":
+                    start = at
+                    item, at = _SCAN(text, at)
+                    if at - start >= _SHARE_FROM_BYTES:
+                        if start > kept:
+                            segments.append((False, text[kept:start].encode()))
+                        segments.append((True, text[start:at].encode()))
+                        kept = at
+                    if inside is None:
+                        value[key] = item
+                        break
+                    inside.append(item)
+                    at = _SKIP(text, at).end()
+                    if text[at : at + 1] == ",":
+                        at = _SKIP(text, at + 1).end()
+                        if text[at : at + 1] == "]":
+                            raise StopIteration(at)
+                    elif text[at : at + 1] != "]":
+                        raise StopIteration(at)
+                at = _SKIP(text, at if inside is None else at + 1).end()
+                more = text[at : at + 1] == ","
+                at = _SKIP(text, at + 1).end() if more else at
+            if text[at : at + 1] != "}":
+                raise StopIteration(at)
+            at += 1
+        if _SKIP(text, at).end() != len(text):
+            raise StopIteration(at)
     except UnicodeDecodeError as error:
         raise BadRequest(f"the body is not UTF-8 (byte {error.start})", hint="send JSON as UTF-8") from None
-    try:
-        cuts: list[tuple[int, int]] = []
-        value = _walk(text, cuts)
     except RecursionError:
         raise BadRequest("the body is nested too deeply", hint="send a flatter JSON document") from None
-    except (StopIteration, ValueError) as error:
-        raise BadRequest(f"the body is not JSON: {_where(text, error)}", hint="send a JSON object") from None
-    segments: list[Segment] = []
-    at = 0
-    for start, end in cuts:
-        if end - start >= _SHARE_FROM_BYTES:
-            if start > at:
-                segments.append((False, text[at:start].encode()))
-            segments.append((True, text[start:end].encode()))
-            at = end
-    if at < len(text):
-        segments.append((False, text[at:].encode()))
+    except (StopIteration, json.JSONDecodeError) as error:
+        position = error.value if isinstance(error, StopIteration) else error.pos
+        where = f"unexpected text at character {position}" if text.strip() else "it is empty"
+        raise BadRequest(f"the body is not JSON: {where}", hint="send a JSON object") from None
+    if kept < len(text):
+        segments.append((False, text[kept:].encode()))
     return value, segments
-
-
-def _where(text: str, error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return str(error)
-    position = error.value if isinstance(error, StopIteration) else 0
-    return f"unexpected text at character {position}" if text.strip() else "it is empty"
-
-
-def _walk(text: str, cuts: list[tuple[int, int]]) -> Any:
-    """The parsed document; ``cuts`` receives the spans worth sharing, in order."""
-    scan, space = _SCAN, _SPACE.match
-    at = space(text, 0).end()  # type: ignore[union-attr]
-    if text[at : at + 1] != "{":
-        value, at = scan(text, at)
-        _nothing_after(text, at)
-        return value
-    found: dict[str, Any] = {}
-    at = space(text, at + 1).end()  # type: ignore[union-attr]
-    while text[at : at + 1] != "}" or found:
-        key, at = scan(text, at)
-        if not isinstance(key, str):
-            raise json.JSONDecodeError("a key must be a string", text, at)
-        at = space(text, at).end()  # type: ignore[union-attr]
-        if text[at : at + 1] != ":":
-            raise json.JSONDecodeError("':' expected", text, at)
-        at = space(text, at + 1).end()  # type: ignore[union-attr]
-        start = at
-        if text[at : at + 1] == "[":
-            found[key], at = _walk_array(text, at, cuts)
-        else:
-            found[key], at = scan(text, at)
-            cuts.append((start, at))
-        at = space(text, at).end()  # type: ignore[union-attr]
-        if text[at : at + 1] == "}":
-            break
-        if text[at : at + 1] != ",":
-            raise json.JSONDecodeError("',' or '}' expected", text, at)
-        at = space(text, at + 1).end()  # type: ignore[union-attr]
-    _nothing_after(text, at + 1)
-    return found
-
-
-def _walk_array(text: str, at: int, cuts: list[tuple[int, int]]) -> tuple[list[Any], int]:
-    scan, space = _SCAN, _SPACE.match
-    items: list[Any] = []
-    at = space(text, at + 1).end()  # type: ignore[union-attr]
-    if text[at : at + 1] == "]":
-        return items, at + 1
-    while True:
-        start = at
-        item, at = scan(text, at)
-        items.append(item)
-        cuts.append((start, at))
-        at = space(text, at).end()  # type: ignore[union-attr]
-        if text[at : at + 1] == "]":
-            return items, at + 1
-        if text[at : at + 1] != ",":
-            raise json.JSONDecodeError("',' or ']' expected", text, at)
-        at = space(text, at + 1).end()  # type: ignore[union-attr]
-
-
-def _nothing_after(text: str, at: int) -> None:
-    end = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-    if end != len(text):
-        raise json.JSONDecodeError("nothing may follow the document", text, end)
-
-
-def split_bytes(raw: bytes) -> list[Segment]:
-    """An answer's wire bytes as one segment (equal answers are stored once)."""
-    return [(len(raw) >= _SHARE_FROM_BYTES, raw)] if raw else []
 
 
 def split_tensors(block: Mapping[str, Any]) -> list[Segment]:
@@ -186,40 +154,31 @@ class Segments:
         entries: list[int] = []
         literal = bytearray()
         for shared, data in segments:
-            if shared:
-                entries.append(self._segment(db, data))
-            else:
+            if not shared:
                 entries.append(-len(data))
                 literal += data
-        return self._pack(orjson.dumps(entries) + b"\n" + bytes(literal))
+                continue
+            key = hashlib.blake2b(data, digest_size=16).digest()
+            known = self._known.get(key)
+            if known is None:
+                row = db.execute("SELECT id FROM segments WHERE hash = ?", (key,)).fetchone()
+                if row is None:
+                    packed = self._compress(data)
+                    packed = b"\x01" + packed if len(packed) < len(data) else b"\x00" + data
+                    known = db.execute("INSERT INTO segments(hash, data) VALUES (?, ?)", (key, packed)).lastrowid or 0
+                else:
+                    known = int(row[0])
+                self._known[key] = known
+                if len(self._known) > self._remember:
+                    self._known.popitem(last=False)
+            entries.append(known)
+        manifest = orjson.dumps(entries) + b"\n" + bytes(literal)
+        packed = self._compress(manifest)
+        return b"\x01" + packed if len(packed) < len(manifest) else b"\x00" + manifest
 
     def forget(self) -> None:
         """Drop the memory of hashes: a rollback or a purge may have taken their rows away."""
         self._known.clear()
-
-    def _segment(self, db: sqlite3.Connection, data: bytes) -> int:
-        key = hashlib.blake2b(data, digest_size=16).digest()
-        known = self._known.get(key)
-        if known is not None:
-            self._known.move_to_end(key)
-            return known
-        row = db.execute("SELECT id FROM segments WHERE hash = ?", (key,)).fetchone()
-        if row is None:
-            found = db.execute("INSERT INTO segments(hash, data) VALUES (?, ?)", (key, self._pack(data))).lastrowid
-            assert found is not None
-        else:
-            found = int(row[0])
-        self._known[key] = found
-        if len(self._known) > self._remember:
-            self._known.popitem(last=False)
-        return found
-
-    def _pack(self, data: bytes) -> bytes:
-        if len(data) >= _SHARE_FROM_BYTES:
-            packed = self._compress(data)
-            if len(packed) < len(data):
-                return b"\x01" + packed
-        return b"\x00" + data
 
 
 def _unpack(data: bytes) -> bytes:

@@ -5,16 +5,16 @@ Knows nothing of what the tables mean. Opened by daemon.app for a home, by Recor
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from reef.errors import ReefError, Unavailable
+from reef.errors import Unavailable
 from reef.store.bodies import Segments
 from reef.store.schema import migrate
 from reef.store.writer import Work, Writer, store_error
@@ -39,33 +39,30 @@ class Store:
         self._readers = threading.Semaphore(_READERS)
         self._connection = self._open_writer()
         self._writer: Writer | None = None
+        self.submit: Callable[[Work[Any]], Future[Any]] = self._submit_in_memory
+        """Hand ``work`` to the writer: the one thread crossing of a request. An event loop awaits it with wrap_future."""
         if path is not None:
             self._writer = Writer(self._connection, on_rollback=self.segments.forget)
+            self.submit = self._writer.submit
 
     def write(self, work: Work[T]) -> T:
         """Run ``work(connection)`` in a transaction; returns when it is on disk."""
-        if self._writer is not None:
-            return self._writer.call(work)
+        result: T = self.submit(work).result()
+        return result
+
+    def _submit_in_memory(self, work: Work[T]) -> Future[T]:
+        """As the writer's ``submit``, at once, on the caller's thread."""
+        future: Future[T] = Future()
         with self._lock:
             self._connection.execute("BEGIN")
             try:
-                result = work(self._connection)
-            except BaseException:
+                future.set_result(work(self._connection))
+            except Exception as error:  # the edge: the caller's work raises what it likes
                 self._connection.execute("ROLLBACK")
                 self.segments.forget()
-                raise
-            self._connection.execute("COMMIT")
-            return result
-
-    def submit(self, work: Work[T]) -> asyncio.Future[T]:
-        """As ``write`` without blocking the event loop: the one thread crossing of a request."""
-        if self._writer is not None:
-            return self._writer.submit(work)
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(self.write(work))
-        except ReefError as error:
-            future.set_exception(error)
+                future.set_exception(error)
+            else:
+                self._connection.execute("COMMIT")
         return future
 
     @contextlib.contextmanager
@@ -105,9 +102,9 @@ class Store:
         return sum(name.stat().st_size for name in names if name.exists())
 
     def checkpoint(self) -> None:
-        """Move the log into the database and shrink it; only ever called on the writing side."""
+        """Move the log into the database and shrink it. On the writer's thread, between two transactions."""
         if self._writer is not None:
-            self._writer.idle(lambda db: db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+            self._writer.between(lambda db: db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()).result()
 
     def close(self) -> None:
         """Commit what waits, checkpoint, close. Calling it twice does nothing."""

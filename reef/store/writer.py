@@ -6,7 +6,7 @@ does not fail its neighbours, and each gets its own result after the commit is o
 
 from __future__ import annotations
 
-import asyncio
+import os
 import queue
 import sqlite3
 import threading
@@ -19,33 +19,10 @@ from reef.errors import ReefError, StoreFull, Unavailable
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
+_Item = tuple[Work[Any], "Future[Any]", bool]
+"""Work, its future, and whether it must run between transactions."""
 
 _MAX_ITEMS = 256
-
-
-class _Item:
-    """One piece of work with the future it answers; ``loop`` is set when an event loop waits for it."""
-
-    __slots__ = ("alone", "error", "future", "loop", "result", "work")
-
-    def __init__(
-        self, work: Work[Any], future: Future[Any] | asyncio.Future[Any], loop: asyncio.AbstractEventLoop | None
-    ) -> None:
-        self.work = work
-        self.future = future
-        self.loop = loop
-        self.alone = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def settle(self) -> None:
-        """Hand the outcome to whoever waits; a cancelled waiter is left alone."""
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
 
 
 class Writer:
@@ -56,7 +33,8 @@ class Writer:
     ) -> None:
         self._connection = connection
         self._on_rollback = on_rollback
-        self._queue: queue.Queue[_Item | None] = queue.Queue(maxsize=capacity)
+        self._capacity = capacity
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="reef-writer", daemon=True)
         self._closed = False
         self.commits = 0
@@ -67,26 +45,22 @@ class Writer:
         """How many items wait for the next transaction."""
         return self._queue.qsize()
 
-    def call(self, work: Work[T]) -> T:
-        """Run ``work`` in a transaction and return its result once that is on disk; blocks the calling thread."""
+    def submit(self, work: Work[T]) -> Future[T]:
+        """Run ``work`` in a transaction; the future has its result once that is on disk. Cancelling it changes nothing."""
+        if self._closed:
+            raise Unavailable("the store is closed", hint="the daemon is stopping; call again after reef up")
+        if self._queue.qsize() >= self._capacity:
+            raise Unavailable("the store's queue is full", hint="slow down and retry", code="queue_full")
         future: Future[T] = Future()
-        self._put(_Item(work, future, None))
-        return future.result()
-
-    def submit(self, work: Work[T]) -> asyncio.Future[T]:
-        """As ``call``, for an event loop: await the returned future."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._put(_Item(work, future, loop))
+        future.set_running_or_notify_cancel()  # from here on nobody can cancel it: the row is written in any case
+        self._queue.put((work, future, False))
         return future
 
-    def idle(self, work: Work[T]) -> T:
-        """Run ``work`` on the writer thread outside any transaction (checkpoints); blocks the calling thread."""
+    def between(self, work: Work[T]) -> Future[T]:
+        """Run ``work`` on the writer's thread outside any transaction (checkpoints)."""
         future: Future[T] = Future()
-        item = _Item(work, future, None)
-        item.alone = True
-        self._put(item)
-        return future.result()
+        self._queue.put((work, future, True))
+        return future
 
     def close(self) -> None:
         """Commit what waits, then stop the thread; the connection stays open."""
@@ -94,14 +68,6 @@ class Writer:
             self._closed = True
             self._queue.put(None)
             self._thread.join()
-
-    def _put(self, item: _Item) -> None:
-        if self._closed:
-            raise Unavailable("the store is closed", hint="the daemon is stopping; call again after reef up")
-        try:
-            self._queue.put_nowait(item)
-        except queue.Full:
-            raise Unavailable("the store's queue is full", hint="slow down and retry", code="queue_full") from None
 
     def _run(self) -> None:
         stopping = False
@@ -114,62 +80,47 @@ class Writer:
                     break
                 first = self._queue.get()
             stopping = first is None
-            for alone in (item for item in batch if item.alone):
-                self._alone(alone)
-            batch = [item for item in batch if not item.alone]
-            if batch:
+            for work, future, _ in (item for item in batch if item[2]):
+                try:
+                    future.set_result(work(self._connection))
+                except sqlite3.Error as error:
+                    future.set_exception(store_error(error))
+            if batch := [item for item in batch if not item[2]]:
                 self._commit(batch)
 
     def _commit(self, batch: list[_Item]) -> None:
+        """One transaction for the whole batch; futures are settled only after it is on disk."""
         db = self._connection
+        outcomes: list[tuple[Any, BaseException | None]] = []
         try:
             db.execute("BEGIN IMMEDIATE")
-            for item in batch:
-                self._one(db, item)
-            failpoints.hit("before-commit")
+            for work, _, _ in batch:
+                db.execute("SAVEPOINT item")
+                try:
+                    outcomes.append((work(db), None))
+                except sqlite3.OperationalError:
+                    raise  # disk or lock trouble concerns the whole transaction
+                except Exception as error:  # the edge: whatever the caller's work raises is the caller's to see
+                    db.execute("ROLLBACK TO item")
+                    self._on_rollback()
+                    outcomes.append((None, error))
+                db.execute("RELEASE item")
+            if "REEF_FAILPOINT" in os.environ:
+                failpoints.hit("before-commit")
             db.execute("COMMIT")
             self.commits += 1
-            failpoints.hit("after-commit")
+            if "REEF_FAILPOINT" in os.environ:
+                failpoints.hit("after-commit")
         except sqlite3.Error as error:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             self._on_rollback()
-            translated = store_error(error)
-            for item in batch:
-                item.error = item.error or translated
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Item]] = {}
-        for item in batch:
-            if item.loop is None:
-                item.settle()
+            outcomes = [(None, store_error(error))] * len(batch)
+        for (_, future, _), (result, failed) in zip(batch, outcomes, strict=True):
+            if failed is not None:
+                future.set_exception(failed)
             else:
-                by_loop.setdefault(item.loop, []).append(item)
-        for loop, items in by_loop.items():
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_settle, items)
-
-    def _alone(self, item: _Item) -> None:
-        try:
-            item.result = item.work(self._connection)
-        except sqlite3.Error as error:
-            item.error = store_error(error)
-        item.settle()
-
-    def _one(self, db: sqlite3.Connection, item: _Item) -> None:
-        db.execute("SAVEPOINT item")
-        try:
-            item.result = item.work(db)
-        except sqlite3.OperationalError:
-            raise  # disk or lock trouble concerns the whole transaction
-        except Exception as error:  # the edge: whatever the caller's work raises is the caller's to see
-            db.execute("ROLLBACK TO item")
-            self._on_rollback()
-            item.error = error
-        db.execute("RELEASE item")
-
-
-def _settle(items: list[_Item]) -> None:
-    for item in items:
-        item.settle()
+                future.set_result(result)
 
 
 def store_error(error: sqlite3.Error) -> ReefError:

@@ -7,6 +7,7 @@ the scenario's own thread by train.thread. All state that matters is in the stor
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Any
 
 from reef import failpoints
 from reef.core.artifacts import Candidate, Decision, Release, Verdict
-from reef.core.records_types import AgentRecord, RecordState, RequestType, canonical_json
+from reef.core.records_types import AgentRecord, RecordState, RequestType
 from reef.errors import BadRequest, ReefError, Unavailable
 from reef.gate import checks_pass
 from reef.records import Mark, RecordStore, Row
@@ -303,4 +304,4 @@ def _step_id(scenario: str, head: Release, prepared: PreparedStep) -> str:
     body = [scenario, head.content_id, prepared.action, dict(prepared.payload), dict(signal.next_algorithm_state)]
     if prepared.action == "skip":
         body.append(dict(signal.metrics))
-    return hashlib.sha256(canonical_json(body)).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()[:32]

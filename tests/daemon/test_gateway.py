@@ -38,7 +38,13 @@ def chunk(**delta: Any) -> bytes:
     return b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
 
 
-STREAM = [chunk(role="assistant"), chunk(content="naïve "), chunk(content="海"), chunk(finish="stop"), b"data: [DONE]\n\n"]
+STREAM = [
+    chunk(role="assistant"),
+    chunk(content="naïve "),
+    chunk(content="海"),
+    chunk(finish="stop"),
+    b"data: [DONE]\n\n",
+]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +63,9 @@ def play(upstream: ScriptedProvider, script: Script) -> None:
 def post(one: Daemon, path: str = "/v1/chat/completions", body: Any = CHAT, **headers: str) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     with one.client() as client:
-        extra = {"content-type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        extra = {"content-type": "application/json"} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
         return client.http.post(path, content=content, headers=extra)
 
 
@@ -288,7 +296,11 @@ def test_many_clients_get_their_own_answers(world: tuple[Daemon, ScriptedProvide
 def test_garbage_on_the_socket_does_not_hurt(world: tuple[Daemon, ScriptedProvider]) -> None:
     one, _ = world
     host, port = one.url.removeprefix("http://").split(":")
-    for garbage in (b"\x00" * 2000, b"GET / HTTP/1.1\r\nhost: " + b"a" * 100_000, b"POST /v1/messages HTTP/1.1\r\n\r\n"):
+    for garbage in (
+        b"\x00" * 2000,
+        b"GET / HTTP/1.1\r\nhost: " + b"a" * 100_000,
+        b"POST /v1/messages HTTP/1.1\r\n\r\n",
+    ):
         with socket.create_connection((host, int(port)), timeout=5) as raw:
             raw.sendall(garbage)
     with one.client() as client:

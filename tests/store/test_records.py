@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reef.core.records_types import AgentRecord, RecordState, RequestType
+from reef.core.records_types import AgentRecord, Delivery, Finish, RecordState, RequestType
 from reef.errors import BadRequest, Conflict
-from reef.records import Exchange, ExchangeEnd, Mark, RecordStore
+from reef.records import Exchange, Mark, RecordStore
 from reef.store.bodies import join_tensors, split_json, split_tensors
 
 
@@ -86,24 +86,23 @@ def test_a_bad_item_does_not_fail_its_neighbours(records: RecordStore) -> None:
     assert records.total() == 13
 
 
-async def test_an_open_row_is_durable_and_becomes_final_once(records: RecordStore) -> None:
+def test_an_open_row_is_durable_and_becomes_final_once(records: RecordStore) -> None:
     body = b'{ "model":"m",  "messages":[{"role":"user","content":"' + b"y" * 100 + b'"}] }'
     call = exchange("i1", body)
-    await records.submit_exchange(call, None)
+    records.submit_exchange(call, None, None).result()
     assert records.get("i1").record.state is RecordState.OPEN
     assert records.pull("s", 0, 10) == []
-    end = ExchangeEnd(RecordState.COMPLETE, None, b'{"ok":1}', None, {"status": 200})
-    await records.submit_end(call, end)
-    await records.submit_end(call, ExchangeEnd(RecordState.FAILED, "late", b"", None, {}))
+    records.submit_exchange(call, Finish(RecordState.COMPLETE), Delivery(b'{"ok":1}', 200), opened=True).result()
+    records.submit_exchange(call, Finish(RecordState.FAILED, "late"), Delivery(b""), opened=True).result()
     assert records.get("i1").record.state is RecordState.COMPLETE
     assert [row.record.agent_record_id for row in records.pull("s", 0, 10)] == ["i1"]
     assert records.request_bytes("i1") == body
     assert records.response_bytes("i1") == b'{"ok":1}'
 
 
-async def test_a_dead_daemons_open_rows_are_aborted(tmp_path: Path) -> None:
+def test_a_dead_daemons_open_rows_are_aborted(tmp_path: Path) -> None:
     first = RecordStore(tmp_path / "reef.db")
-    await first.submit_exchange(exchange("i1", b'{"messages":[]}'), None)
+    first.submit_exchange(exchange("i1", b'{"messages":[]}'), None, None).result()
     first.close()
     second = RecordStore(tmp_path / "reef.db")
     assert second.close_open("daemon_stopped: it ended") == 1
@@ -113,7 +112,7 @@ async def test_a_dead_daemons_open_rows_are_aborted(tmp_path: Path) -> None:
     second.close()
 
 
-async def test_forty_turns_cost_less_than_twice_the_conversation(tmp_path: Path) -> None:
+def test_forty_turns_cost_less_than_twice_the_conversation(tmp_path: Path) -> None:
     """Show 8: a conversation that resends its history (60 KB at the end)."""
     words = random.Random(1)
     text = lambda size: " ".join(f"{words.getrandbits(20):x}" for _ in range(size))  # noqa: E731
@@ -127,8 +126,8 @@ async def test_forty_turns_cost_less_than_twice_the_conversation(tmp_path: Path)
         body = json.dumps({"model": "m", "messages": messages, "max_tokens": 10 + turn}).encode()
         answer = {"role": "assistant", "content": text(130)}
         messages.append(answer)
-        end = ExchangeEnd(RecordState.COMPLETE, None, json.dumps({"choices": [{"message": answer}]}).encode(), None, {})
-        await records.submit_exchange(exchange(f"turn{turn}", body), end)
+        delivery = Delivery(json.dumps({"choices": [{"message": answer}]}).encode())
+        records.submit_exchange(exchange(f"turn{turn}", body), Finish(RecordState.COMPLETE), delivery).result()
     assert 55_000 < len(body) < 70_000
     assert records.request_bytes("turn39") == body
     records.store.checkpoint()
@@ -159,7 +158,21 @@ def test_any_json_is_parsed_and_cut_without_loss(value: object, indent: int | No
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"   ", b"{", b'{"a"', b'{"a":', b'{"a":1,}', b'{"a":[1,}', b'{"a":[1}', b"[1] x", b"{} {}", b"nul", b'{1:2}']
+    "raw",
+    [
+        b"",
+        b"   ",
+        b"{",
+        b'{"a"',
+        b'{"a":',
+        b'{"a":1,}',
+        b'{"a":[1,}',
+        b'{"a":[1}',
+        b"[1] x",
+        b"{} {}",
+        b"nul",
+        b"{1:2}",
+    ],
 )
 def test_what_is_not_json_is_refused_with_a_position(raw: bytes) -> None:
     with pytest.raises(BadRequest, match="not JSON"):

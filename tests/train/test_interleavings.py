@@ -29,7 +29,9 @@ class World:
 
     def records(self) -> list[AgentRecord]:
         calls = [inference(f"i{n}", [n + 1, 7, 8], state=state) for n, state in enumerate(self.states)]
-        return calls + [report(f"r{n}", [f"i{one}" for one in refs], score) for n, (refs, score) in enumerate(self.reports)]
+        return calls + [
+            report(f"r{n}", [f"i{one}" for one in refs], score) for n, (refs, score) in enumerate(self.reports)
+        ]
 
     def trains(self) -> set[str]:
         """The oracle: every reference arrived and is complete, the score is a number, one call (or it would be a fork)."""

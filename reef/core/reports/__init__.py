@@ -13,7 +13,16 @@ from reef.errors import BadRequest
 __all__ = ["LIMITS", "Limits", "Report", "ReportSchema", "check_name", "parse_report"]
 
 Need = Literal["required", "optional", "forbidden"]
-_FIELDS = ("score", "feedback", "references", "metadata", "session", "agent_record_id", "scenario")
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "score": (int, float),
+    "feedback": (str, dict, list),
+    "references": (list,),
+    "metadata": (dict,),
+    "session": (str,),
+    "agent_record_id": (str,),
+    "scenario": (str,),
+}
+_WORDS = {int: "a number", float: "a number", str: "text", dict: "an object", list: "a list"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -22,9 +31,7 @@ class Limits:
     """Upper bounds of one report."""
 
     references: int = 1000
-    feedback_bytes: int = 256 * 1024
-    metadata_bytes: int = 64 * 1024
-    id_chars: int = 128
+    bytes_of: Mapping[str, int] = field(default_factory=lambda: {"feedback": 256 * 1024, "metadata": 64 * 1024})
 
 
 LIMITS = Limits()
@@ -42,53 +49,66 @@ class ReportSchema:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A parsed report. ``references`` may be empty when ``session`` names the run instead."""
+    """A parsed report. ``references`` are empty when ``session`` names the run instead; ``payload`` is what is stored."""
 
     score: float | None
-    feedback: str | Mapping[str, Any] | list[Any] | None
     references: tuple[str, ...]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    payload: Mapping[str, Any]
     session: str | None = None
     agent_record_id: str | None = None
 
-    def payload(self, references: tuple[str, ...] | None = None) -> dict[str, Any]:
-        """What is stored: only fields that were sent, with resolved ``references`` when given."""
-        found: dict[str, Any] = {"references": list(self.references if references is None else references)}
-        if self.score is not None:
-            found["score"] = self.score
-        if self.feedback is not None:
-            found["feedback"] = self.feedback
-        if self.metadata:
-            found["metadata"] = dict(self.metadata)
-        return found
 
-
-def parse_report(body: Any, schema: ReportSchema | None) -> Report:
+def parse_report(body: Any, schema: ReportSchema) -> Report:
     """Check ``body`` against the common rules and the recipe's ``schema``; raises BadRequest naming the field."""
     if not isinstance(body, Mapping):
         raise BadRequest("a report must be a JSON object", hint='send {"score": 1, "references": ["<receipt>"]}')
-    for name in body:
-        if name not in _FIELDS:
+    known = {name: value for name, value in body.items() if value is not None}
+    for name, value in known.items():
+        wanted = _TYPES.get(name)
+        if wanted is None:
+            hint = f"known: {', '.join(_TYPES)}; put the rest in metadata"
+            raise BadRequest(f"unknown field {name!r}", hint=hint, field=str(name))
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            words = " or ".join(dict.fromkeys(_WORDS[one] for one in wanted))
+            raise BadRequest(f"{name} must be {words}, not {type(value).__name__}", field=name)
+        limit = LIMITS.bytes_of.get(name)
+        if limit is not None and len(str(value)) > limit:
+            raise BadRequest(f"{name} is over {limit // 1024} KiB", field=name)
+        if name in ("session", "agent_record_id", "scenario") and not _NAME.fullmatch(str(value)):
+            raise _bad_name(value, name)
+    score, references = known.get("score"), known.get("references") or []
+    if len(references) > LIMITS.references:
+        raise BadRequest(f"{len(references)} references, at most {LIMITS.references}", field="references")
+    for index, reference in enumerate(references):
+        if not isinstance(reference, str) or not _NAME.fullmatch(reference):
             raise BadRequest(
-                f"unknown field {name!r}",
-                hint=f"known: {', '.join(_FIELDS)}; put the rest in metadata",
-                field=str(name),
+                f"references[{index}] {str(reference)[:40]!r} is not a receipt",
+                hint="receipts come in the x-reef-agent-record-id header",
+                field=f"references[{index}]",
             )
-    report = Report(
-        _score(body.get("score")),
-        _feedback(body.get("feedback")),
-        _references(body.get("references")),
-        _metadata(body.get("metadata")),
-        check_name(body.get("session"), "session"),
-        check_name(body.get("agent_record_id"), "agent_record_id"),
-    )
-    if not report.references and report.session is None:
+    if not references and "session" not in known:
         raise BadRequest("the report names nothing", hint="give references (receipts) or a session", field="references")
-    if report.score is None and report.feedback is None:
+    if score is None and "feedback" not in known:
         raise BadRequest("the report says nothing", hint="give a score, feedback or both", field="score")
-    if schema is not None:
-        _check_schema(report, schema)
-    return report
+    for name, need in (("score", schema.score), ("feedback", schema.feedback)):
+        if need == "required" and name not in known:
+            raise BadRequest(f"this scenario's recipe needs a {name}", hint=f"add {name} to the report", field=name)
+        if need == "forbidden" and name in known:
+            raise BadRequest(f"this scenario's recipe takes no {name}", hint=f"leave {name} out", field=name)
+    if score is not None:
+        low, high = schema.low, schema.high
+        if not math.isfinite(score) or (low is not None and score < low) or (high is not None and score > high):
+            raise BadRequest(f"score {score} is not a number from {low} to {high}", field="score")
+        known["score"] = float(score)
+    unique = tuple(dict.fromkeys(references))
+    payload = {name: known[name] for name in ("score", "feedback", "metadata") if name in known}
+    return Report(
+        known.get("score"),
+        unique,
+        {"references": list(unique), **payload},
+        known.get("session"),
+        known.get("agent_record_id"),
+    )
 
 
 def check_name(value: Any, name: str) -> str | None:
@@ -96,66 +116,13 @@ def check_name(value: Any, name: str) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise BadRequest(
-            f"{name} {str(value)[:40]!r} is not a valid name",
-            hint="1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit",
-            field=name,
-        )
+        raise _bad_name(value, name)
     return value
 
 
-def _check_schema(report: Report, schema: ReportSchema) -> None:
-    for name, need, value in (("score", schema.score, report.score), ("feedback", schema.feedback, report.feedback)):
-        if need == "required" and value is None:
-            raise BadRequest(f"this scenario's recipe needs a {name}", hint=f"add {name} to the report", field=name)
-        if need == "forbidden" and value is not None:
-            raise BadRequest(f"this scenario's recipe takes no {name}", hint=f"leave {name} out", field=name)
-    if report.score is not None:
-        low, high = schema.low, schema.high
-        if (low is not None and report.score < low) or (high is not None and report.score > high):
-            raise BadRequest(f"score {report.score:g} is outside {low} to {high}", field="score")
-
-
-def _score(value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequest(f"score must be a number, not {type(value).__name__}", hint="e.g. 0, 0.5 or 1", field="score")
-    if not math.isfinite(value):
-        raise BadRequest(f"score must be finite, not {value}", field="score")
-    return float(value)
-
-
-def _feedback(value: Any) -> str | Mapping[str, Any] | list[Any] | None:
-    if value is None or isinstance(value, str | Mapping | list):
-        if value is not None and len(str(value)) > LIMITS.feedback_bytes:
-            raise BadRequest(f"feedback is over {LIMITS.feedback_bytes // 1024} KiB", field="feedback")
-        return value
-    raise BadRequest(f"feedback must be text or an object, not {type(value).__name__}", field="feedback")
-
-
-def _references(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise BadRequest("references must be a list of receipts", field="references")
-    if len(value) > LIMITS.references:
-        raise BadRequest(f"{len(value)} references, at most {LIMITS.references}", field="references")
-    for index, reference in enumerate(value):
-        if not isinstance(reference, str) or not _NAME.fullmatch(reference):
-            raise BadRequest(
-                f"references[{index}] {str(reference)[:40]!r} is not a receipt",
-                hint="receipts come in the x-reef-agent-record-id header",
-                field=f"references[{index}]",
-            )
-    return tuple(dict.fromkeys(value))
-
-
-def _metadata(value: Any) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise BadRequest("metadata must be an object", field="metadata")
-    if len(str(value)) > LIMITS.metadata_bytes:
-        raise BadRequest(f"metadata is over {LIMITS.metadata_bytes // 1024} KiB", field="metadata")
-    return value
+def _bad_name(value: Any, name: str) -> BadRequest:
+    return BadRequest(
+        f"{name} {str(value)[:40]!r} is not a valid name",
+        hint="1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit",
+        field=name,
+    )
