@@ -50,7 +50,9 @@ class ReefClient:
         )
 
     @classmethod
-    def from_home(cls, home: Path, *, scenario: str | None = None, actor: str = "client", timeout_s: float = 600.0) -> Self:
+    def from_home(
+        cls, home: Path, *, scenario: str | None = None, actor: str = "client", timeout_s: float = 600.0
+    ) -> Self:
         """The client of the daemon that serves ``home``; raises DaemonUnreachable when none says where it is."""
         found = discovery(home)
         if found is None:
@@ -72,7 +74,9 @@ class ReefClient:
 
     # -- what agents do
 
-    def call(self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", session: str | None = None) -> httpx.Response:
+    def call(
+        self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", session: str | None = None
+    ) -> httpx.Response:
         """One plain model call; the receipt is in the header ``x-reef-agent-record-id``."""
         headers = {"x-reef-session": session} if session is not None else {}
         return self._checked(self._send("POST", path, json=body, headers=headers))
@@ -169,7 +173,9 @@ class ReefClient:
             raise self._gone(error) from error
 
     def _gone(self, error: Exception) -> DaemonUnreachable:
-        return DaemonUnreachable(f"no answer from {self.url}: {error}", hint="start it with: reef up, or see: reef logs")
+        return DaemonUnreachable(
+            f"no answer from {self.url}: {error}", hint="start it with: reef up, or see: reef logs"
+        )
 
     @staticmethod
     def _checked(response: httpx.Response) -> httpx.Response:

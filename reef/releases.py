@@ -9,7 +9,8 @@ import json
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from reef.core.artifacts import Decision, Release, ReleaseState, Verdict
@@ -35,6 +36,7 @@ class ScenarioRow:
     paused: bool
     step: int
     algorithm_state: Mapping[str, Any]
+    reserved: Sequence[str]
     head: str | None
 
 
@@ -124,12 +126,18 @@ class ReleaseChain:
         """All scenarios, oldest first."""
         with self.store.reading() as db:
             rows = db.execute(
-                "SELECT name, recipe, surface, created_at, paused, step, algorithm_state, head FROM scenarios ORDER BY id"
+                "SELECT name, recipe, surface, created_at, paused, step, algorithm_state, reserved, head FROM scenarios"
+                " ORDER BY id"
             ).fetchall()
         return [
-            ScenarioRow(name, recipe, surface, at, bool(paused), step, json.loads(state), head)
-            for name, recipe, surface, at, paused, step, state, head in rows
+            ScenarioRow(name, recipe, surface, at, bool(paused), step, json.loads(state), json.loads(reserved), head)
+            for name, recipe, surface, at, paused, step, state, reserved, head in rows
         ]
+
+    def reserve(self, name: str, owners: Sequence[str]) -> None:
+        """Keep which reports the next batch is made of, so that it is the same one after a crash."""
+        kept = json.dumps(list(owners))
+        self.store.write(lambda db: db.execute("UPDATE scenarios SET reserved = ? WHERE name = ?", (kept, name)))
 
     def pause(self, name: str, paused: bool, actor: str) -> None:
         """Stop or resume training of one scenario; serving goes on."""
@@ -222,30 +230,13 @@ class ReleaseChain:
         Returns the new release (whatever its state), None for a skip or a refusal.
         """
 
-        def work(db: sqlite3.Connection) -> str | None:
-            done = db.execute("SELECT release_id FROM steps WHERE step_id = ?", (step.step_id,)).fetchone()
-            if done is not None:
-                return None if done[0] is None else str(done[0])
-            return _commit(db, step, marks)
-
-        release_id = self.store.write(work)
-        return None if release_id is None else self.get(step.scenario, release_id)
+        release: Release | None = self.store.submit(partial(_commit, step, marks)).result()
+        return release
 
     def served(self, scenario: str, release_id: str) -> None:
         """Every engine has confirmed ``release_id``: it is the serving one now."""
 
-        def work(db: sqlite3.Connection) -> None:
-            scenario_id = _scenario_id(db, scenario)
-            db.execute(
-                "UPDATE releases SET state = 'published' WHERE scenario_id = ? AND state = 'serving' AND release_id <> ?",
-                (scenario_id, release_id),
-            )
-            db.execute(
-                "UPDATE releases SET state = 'serving' WHERE scenario_id = ? AND release_id = ?",
-                (scenario_id, release_id),
-            )
-
-        self.store.write(work)
+        self.store.submit(partial(_served, scenario, release_id)).result()
 
     # -- what people do
 
@@ -274,19 +265,21 @@ class ReleaseChain:
                 " AND CAST(substr(release_id, 2) AS INT) > ?",
                 (scenario_id, target.number),
             )
-            made = _insert_release(
-                db,
-                scenario_id,
-                content_id=target.content_id,
-                parent=head.release_id,
-                step=target.step,
-                state=ReleaseState.PUBLISHED,
-                size_bytes=target.size_bytes,
-                restored_from=target.release_id,
-                algorithm_state=state,
-                verdict={"decision": "accept", "rule": "rollback", "reason": f"rolled back by {actor}"},
-                metrics=dict(target.metrics),
+            restored = Release(
+                "",
+                scenario,
+                target.content_id,
+                head.release_id,
+                target.step,
+                ReleaseState.PUBLISHED,
+                time.time(),
+                target.size_bytes,
+                None,
+                target.release_id,
+                {"decision": "accept", "rule": "rollback", "reason": f"rolled back by {actor}"},
+                target.metrics,
             )
+            made = _insert_release(db, scenario_id, state, restored).release_id
             _set_head(db, scenario_id, made, state)
             _log(db, scenario_id, actor, "rollback", {"to": target.release_id, "release": made})
             return made
@@ -348,34 +341,58 @@ class ReleaseChain:
         return self.get(scenario, release.release_id)
 
 
-def _commit(db: sqlite3.Connection, step: StepCommit, marks: Sequence[Mark]) -> str | None:
-    scenario_id = _scenario_id(db, step.scenario)
-    head, number = db.execute("SELECT head, step FROM scenarios WHERE id = ?", (scenario_id,)).fetchone()
-    state = json.dumps(dict(step.next_algorithm_state))
-    verdict = _verdict(step.verdict)
-    release_id: str | None = None
+def _served(scenario: str, release_id: str, db: sqlite3.Connection) -> None:
+    mine = "scenario_id = (SELECT id FROM scenarios WHERE name = ?)"
+    db.execute(
+        f"UPDATE releases SET state = 'published' WHERE {mine} AND state = 'serving' AND release_id <> ?",
+        (scenario, release_id),
+    )
+    db.execute(f"UPDATE releases SET state = 'serving' WHERE {mine} AND release_id = ?", (scenario, release_id))
+
+
+def _commit(step: StepCommit, marks: Sequence[Mark], db: sqlite3.Connection) -> Release | None:
+    """A whole step in one transaction; a step id that is there already changes nothing and gives its release again."""
+    scenario_id, head, number = db.execute(
+        "SELECT id, head, step FROM scenarios WHERE name = ?", (step.scenario,)
+    ).fetchone()
+    done = db.execute("SELECT release_id FROM steps WHERE step_id = ?", (step.step_id,)).fetchone()
+    if done is not None:
+        return None if done[0] is None else _release(_row_of(db, scenario_id, done[0]))
+    state, release = json.dumps(dict(step.next_algorithm_state)), None
     if step.outcome == "release":
         if step.content_id is None or step.verdict is None:
             raise BadRequest("a release needs a content id and a verdict")
-        became = _STATE_OF[step.verdict.decision]
-        release_id = _insert_release(
+        release = _insert_release(
             db,
             scenario_id,
-            content_id=step.content_id,
-            parent=head,
-            step=number + 1,
-            state=became,
-            size_bytes=step.size_bytes,
-            step_id=step.step_id,
-            algorithm_state=state,
-            verdict=verdict,
-            metrics=dict(step.metrics),
+            state,
+            Release(
+                "",
+                step.scenario,
+                step.content_id,
+                head,
+                number + 1,
+                _STATE_OF[step.verdict.decision],
+                time.time(),
+                step.size_bytes,
+                step.step_id,
+                None,
+                {**asdict(step.verdict), "decision": step.verdict.decision.value},
+                step.metrics,
+            ),
         )
-        if became is ReleaseState.PUBLISHED:
-            _set_head(db, scenario_id, release_id, state)
-    elif step.outcome == "skip":
-        db.execute("UPDATE scenarios SET algorithm_state = ? WHERE id = ?", (state, scenario_id))
-    db.execute("UPDATE scenarios SET step = step + 1 WHERE id = ?", (scenario_id,))
+    became_head = release is not None and release.state is ReleaseState.PUBLISHED
+    db.execute(
+        "UPDATE scenarios SET step = step + 1, reserved = '[]', head = CASE WHEN ? THEN ? ELSE head END,"
+        " algorithm_state = CASE WHEN ? THEN ? ELSE algorithm_state END WHERE id = ?",
+        (
+            became_head,
+            None if release is None else release.release_id,
+            became_head or step.outcome == "skip",
+            state,
+            scenario_id,
+        ),
+    )
     made = db.execute(
         "INSERT INTO steps(step_id, scenario_id, number, batch_id, outcome, reason, release_id, created_at, metrics,"
         " verdict) VALUES (?,?,?,?,?,?,?,?,?,?)",
@@ -386,10 +403,10 @@ def _commit(db: sqlite3.Connection, step: StepCommit, marks: Sequence[Mark]) -> 
             step.batch_id,
             step.outcome,
             step.reason,
-            release_id,
+            None if release is None else release.release_id,
             time.time(),
             json.dumps(dict(step.metrics)),
-            json.dumps(verdict),
+            json.dumps({} if release is None else dict(release.verdict)),
         ),
     )
     db.executemany(
@@ -401,48 +418,43 @@ def _commit(db: sqlite3.Connection, step: StepCommit, marks: Sequence[Mark]) -> 
         "UPDATE records SET state = ?, reason = ? WHERE id = ? AND state IN ('parked','accepted')",
         [(mark.state.value, mark.reason, mark.record_id) for mark in marks],
     )
-    return release_id
+    return release
 
 
-def _insert_release(
-    db: sqlite3.Connection,
-    scenario_id: int,
-    *,
-    content_id: str,
-    parent: str | None,
-    step: int,
-    state: ReleaseState,
-    size_bytes: int,
-    algorithm_state: str,
-    verdict: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-    step_id: str | None = None,
-    restored_from: str | None = None,
-) -> str:
+def _insert_release(db: sqlite3.Connection, scenario_id: int, algorithm_state: str, release: Release) -> Release:
+    """Write ``release`` under the next number of its chain and return it with that number."""
     newest = db.execute(
-        "SELECT MAX(CAST(substr(release_id, 2) AS INT)) FROM releases WHERE scenario_id = ?", (scenario_id,)
+        "SELECT COALESCE(MAX(CAST(substr(release_id, 2) AS INT)), -1) FROM releases WHERE scenario_id = ?",
+        (scenario_id,),
     ).fetchone()[0]
-    release_id = f"r{0 if newest is None else newest + 1}"
+    made = replace(release, release_id=f"r{newest + 1}")
     db.execute(
         "INSERT INTO releases(scenario_id, release_id, content_id, parent, step, step_id, state, created_at, size_bytes,"
         " restored_from, algorithm_state, verdict, metrics) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
         (
             scenario_id,
-            release_id,
-            content_id,
-            parent,
-            step,
-            step_id,
-            state.value,
-            time.time(),
-            size_bytes,
-            restored_from,
+            made.release_id,
+            made.content_id,
+            made.parent,
+            made.step,
+            made.step_id,
+            made.state.value,
+            made.created_at,
+            made.size_bytes,
+            made.restored_from,
             algorithm_state,
-            json.dumps(dict(verdict)),
-            json.dumps(dict(metrics)),
+            json.dumps(dict(made.verdict)),
+            json.dumps(dict(made.metrics)),
         ),
     )
-    return release_id
+    return made
+
+
+def _row_of(db: sqlite3.Connection, scenario_id: int, release_id: str) -> Sequence[Any]:
+    row: Sequence[Any] = db.execute(
+        f"SELECT {_RELEASE} {_FROM} WHERE r.scenario_id = ? AND r.release_id = ?", (scenario_id, release_id)
+    ).fetchone()
+    return row
 
 
 def _set_head(db: sqlite3.Connection, scenario_id: int, release_id: str, algorithm_state: str) -> None:
@@ -463,17 +475,6 @@ def _log(db: sqlite3.Connection, scenario_id: int, actor: str, action: str, deta
         "INSERT INTO actions(scenario_id, at, actor, action, detail) VALUES (?,?,?,?,?)",
         (scenario_id, time.time(), actor, action, json.dumps(dict(detail))),
     )
-
-
-def _verdict(verdict: Verdict | None) -> dict[str, Any]:
-    if verdict is None:
-        return {}
-    return {
-        "decision": verdict.decision.value,
-        "rule": verdict.rule,
-        "reason": verdict.reason,
-        "evidence": dict(verdict.evidence),
-    }
 
 
 def _step(row: Sequence[Any]) -> StepRow:

@@ -144,7 +144,7 @@ class Scenarios:
         thread = self._trained(name)
         with thread.trainer.lock:
             release: Release = change()
-            thread.trainer.serve(release)
+            thread.trainer.recover()
         thread.wake()
         release = self.chain.get(name, release.release_id)
         self.bus.publish("release", name, release=release.release_id, state=release.state.value)

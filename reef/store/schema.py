@@ -26,6 +26,7 @@ _FIRST = (
         paused INTEGER NOT NULL DEFAULT 0,
         step INTEGER NOT NULL DEFAULT 0,
         algorithm_state TEXT NOT NULL DEFAULT '{}',
+        reserved TEXT NOT NULL DEFAULT '[]',
         head TEXT)""",
     # seq is the order of arrival; rev the order in which records became final, which is the order they are judged in.
     """CREATE TABLE records (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +19,14 @@ from typing import Any
 from reef import failpoints
 from reef.core.artifacts import Candidate, Decision, Release, Verdict
 from reef.core.records_types import AgentRecord, RecordState, RequestType
-from reef.errors import BadRequest, ReefError, Unavailable
+from reef.errors import BadRequest, Unavailable
 from reef.gate import checks_pass
 from reef.records import Mark, RecordStore, Row
 from reef.releases import ReleaseChain, StepCommit
 from reef.runtime import Blocked, Outcome, Refused, Skip, Stale, StepRequest, TrainingRuntime
+from reef.train.algos.preparers import preparer_for
 from reef.train.processors.base import DataProcessor, RecipeBug
-from reef.train.slime_runtime.reef_adapters.preparation import PreparedStep, prepare_slime_step
+from reef.train.slime_runtime.reef_adapters.preparation import prepare_slime_step
 from reef.train.types import ProcessorContext, TrainingBatch
 
 log = logging.getLogger("reef.train")
@@ -32,6 +34,7 @@ log = logging.getLogger("reef.train")
 _CONTEXT_REPORTS = 256
 """Judged reports shown again to a judge after a restart, so that one with a finite memory is as it was."""
 _PAGE = 500
+_NO_SIGNAL = Skip("no_signal: the batch teaches nothing (all scores of each group are equal)")
 
 Gate = Callable[[Candidate], Verdict]
 
@@ -72,10 +75,18 @@ class Trainer:
         able = runtime.capabilities()
         row = self.chain.create(scenario, recipe, able.surface, able.base_content_id)
         self.lock = threading.RLock()
+        self.wants_inferences = not processor.reports_only
+        """True when a finished inference may change something (so that the loop is woken for it)."""
+        self._preparer = preparer_for(step_preparer)
+        self._head = self.chain.head(scenario)
+        self._state: Mapping[str, Any] = row.algorithm_state
+        self._reserved: str | None = None
+        self._used: tuple[str, ...] = ()
+        self._progress: Mapping[str, Any] = {}
         self._rev: int | None = None
         self._lags: tuple[str | None, dict[str | None, int]] = (None, {})
         self._unpublished: Release | None = None
-        full = {**config, "first_batch": row.step + 1}
+        full = {**config, "first_batch": row.step + 1, "reserved": tuple(row.reserved)}
         self.processor = processor(ProcessorContext(scenario, full, self._resolve, self._lag))
 
     # -- the surface the spec names
@@ -86,12 +97,18 @@ class Trainer:
             self.catch_up()
             full = self.processor.ready()
             batch = self.processor.build_batch() if full else None
+            if batch is not None and batch.batch_id != self._reserved:
+                self._reserved = batch.batch_id
+                self._used = self.processor.batch_records(batch.batch_id)
+                self.chain.reserve(self.scenario, self.processor.batch_owners(batch.batch_id))
             self._keep_judged()
+            self._progress = self.processor.progress()
+            self.wants_inferences = not self.processor.reports_only or bool(self._progress["waiting_for"])
             return batch
 
     def algorithm_state_dict(self) -> dict[str, Any]:
         """The algorithm state as of the last committed step."""
-        return dict(self.chain.scenario(self.scenario).algorithm_state)
+        return dict(self._state)
 
     # -- the loop's part
 
@@ -120,28 +137,50 @@ class Trainer:
             if self.review and (held := self.chain.held(self.scenario)) is not None:
                 return StepResult("held", f"{held.release_id} waits for review", held, retry_after_s=3600.0)
             batch = self.reserve_training_batch()
-            if batch is None:
-                return None
-            head = self.chain.head(self.scenario)
-            if head is None:
-                raise ReefError(f"scenario {self.scenario!r} has no release to train from")
-            prepared = prepare_slime_step(batch, self.step_preparer, self.algorithm_state_dict())
-            step_id = _step_id(self.scenario, head, prepared)
-            failpoints.hit("before-step")
-            outcome = self._outcome(step_id, head, prepared)
-            failpoints.hit("before-step-commit")
-            return self._settle(batch, step_id, prepared, outcome)
+            return None if batch is None else self.train(batch)
+
+    def train(self, batch: TrainingBatch) -> StepResult:
+        """The straight line of one step: signal, candidate, gate, release, served, acknowledged."""
+        with self.lock:
+            head = self._head
+            assert head is not None, "create() made r0"
+            prepared = prepare_slime_step(batch, self._preparer, self._state)
+            signal = prepared.signal
+            same = [self.scenario, head.content_id, batch.batch_id, prepared.payload, dict(signal.next_algorithm_state)]
+            step_id = hashlib.sha256(json.dumps(same, sort_keys=True, allow_nan=False).encode()).hexdigest()[:32]
+            step = StepCommit(
+                step_id,
+                self.scenario,
+                batch.batch_id,
+                "skip",
+                signal.next_algorithm_state,
+                self._used,
+                metrics=dict(signal.metrics),
+            )
+            if "REEF_FAILPOINT" in os.environ:
+                failpoints.hit("before-step")
+            outcome: Outcome = _NO_SIGNAL
+            try:
+                if prepared.action == "train":
+                    request = StepRequest(step_id, self.scenario, head.step + 1, head, prepared.payload)
+                    outcome = self.runtime.step(self.runtime.prepare(request))
+            except BadRequest as error:
+                outcome = Refused(f"bad_rows: {error.message}")
+            except Unavailable as error:
+                outcome = Blocked(error.message)
+            if "REEF_FAILPOINT" in os.environ:
+                failpoints.hit("before-step-commit")
+            if isinstance(outcome, Candidate):
+                return self._release(batch, step, outcome)
+            return self._without_release(batch, step, outcome)
 
     def recover(self) -> None:
-        """After a start: serve the committed head, whatever was in flight when the last daemon died."""
-        head = self.chain.head(self.scenario)
-        if head is not None:
-            self._publish(head)
-
-    def serve(self, release: Release) -> None:
-        """Serve a release that a person promoted or rolled back to."""
+        """After a start, or after a person moved the chain: serve the committed head and train from it."""
         with self.lock:
-            self._publish(release)
+            self._head = self.chain.head(self.scenario)
+            self._state = self.chain.scenario(self.scenario).algorithm_state
+            if self._head is not None:
+                self._publish(self._head)
 
     def flush(self) -> None:
         """Let the next batch be a small one (``reef step``)."""
@@ -149,14 +188,8 @@ class Trainer:
             self.processor.flush()
 
     def progress(self) -> Mapping[str, Any]:
-        """Fill of the next batch and what parked reports wait for."""
-        with self.lock:
-            return self.processor.progress()
-
-    @property
-    def wants_inferences(self) -> bool:
-        """True when a finished inference may change something (so that the loop is woken for it)."""
-        return not self.processor.reports_only or bool(self.processor.progress()["waiting_for"])
+        """Fill of the next batch and what parked reports wait for, as of the last look; never waits for a step."""
+        return self._progress
 
     def close(self) -> None:
         """End the processor's private workers."""
@@ -164,49 +197,7 @@ class Trainer:
 
     # -- inside
 
-    def _outcome(self, step_id: str, head: Release, prepared: PreparedStep) -> Outcome:
-        if prepared.action == "skip":
-            return Skip("no_signal: the batch teaches nothing (all scores of each group are equal)")
-        request = StepRequest(step_id, self.scenario, head.step + 1, head, prepared.payload)
-        try:
-            return self.runtime.step(self.runtime.prepare(request))
-        except BadRequest as error:
-            return Refused(f"bad_rows: {error.message}")
-        except Unavailable as error:
-            return Blocked(error.message)
-
-    def _settle(self, batch: TrainingBatch, step_id: str, prepared: PreparedStep, outcome: Outcome) -> StepResult:
-        used = self.processor.batch_records(batch.batch_id)
-        step = StepCommit(
-            step_id,
-            self.scenario,
-            batch.batch_id,
-            "skip",
-            prepared.signal.next_algorithm_state,
-            used,
-            metrics=dict(prepared.signal.metrics),
-        )
-        match outcome:
-            case Stale(reason):
-                return StepResult("stale", reason, retry_after_s=0.0)
-            case Blocked(reason, retry_after_s):
-                return StepResult("blocked", reason, retry_after_s=retry_after_s)
-            case Skip(reason, metrics):
-                self.chain.commit(replace(step, reason=reason, metrics={**step.metrics, **metrics}))
-                return self._over(batch, step_id, StepResult("skip", reason))
-            case Refused(reason, metrics):
-                marks = [Mark(one, RecordState.REFUSED, f"step_refused: {reason}") for one in used]
-                refused = replace(
-                    step, outcome="refused", reason=reason, consumed=(), metrics={**step.metrics, **metrics}
-                )
-                self.chain.commit(refused, marks)
-                self.processor.discard(batch.batch_id, f"step_refused: {reason}")
-                self.runtime.settle(step_id, None)
-                return StepResult("refused", reason)
-            case Candidate():
-                return self._decide(batch, step, outcome)
-
-    def _decide(self, batch: TrainingBatch, step: StepCommit, candidate: Candidate) -> StepResult:
+    def _release(self, batch: TrainingBatch, step: StepCommit, candidate: Candidate) -> StepResult:
         verdict = self.gate(candidate)
         if self.review and verdict.decision is Decision.ACCEPT:
             verdict = Verdict(Decision.HOLD, verdict.rule, f"{verdict.reason}; publish: review", verdict.evidence)
@@ -221,29 +212,57 @@ class Trainer:
             )
         )
         assert release is not None
-        failpoints.hit("before-publish")
+        if "REEF_FAILPOINT" in os.environ:
+            failpoints.hit("before-publish")
+        kept = verdict.decision in (Decision.ACCEPT, Decision.HOLD)
         if verdict.decision is Decision.ACCEPT:
-            self._publish(release)
-        return self._over(batch, step.step_id, StepResult(verdict.decision.value, verdict.reason, release))
-
-    def _over(self, batch: TrainingBatch, step_id: str, result: StepResult) -> StepResult:
-        failpoints.hit("before-acknowledge")
+            self._head, self._state = release, step.next_algorithm_state
+            try:
+                self.runtime.publish(release)
+                self.chain.served(self.scenario, release.release_id)
+            except Unavailable as error:
+                self._not_served(release, error)
+        if "REEF_FAILPOINT" in os.environ:
+            failpoints.hit("before-acknowledge")
         self.processor.acknowledge(batch.batch_id)
-        self._keep_judged()
-        kept = result.release is not None and result.outcome in (Decision.ACCEPT.value, Decision.HOLD.value)
-        self.runtime.settle(step_id, result.release.content_id if kept and result.release is not None else None)
-        return result
+        self.runtime.settle(step.step_id, release.content_id if kept else None)
+        return StepResult(verdict.decision.value, verdict.reason, release)
+
+    def _without_release(self, batch: TrainingBatch, step: StepCommit, outcome: Outcome) -> StepResult:
+        match outcome:
+            case Stale(reason):
+                return StepResult("stale", reason, retry_after_s=0.0)
+            case Blocked(reason, retry_after_s):
+                return StepResult("blocked", reason, retry_after_s=retry_after_s)
+            case Skip(reason, metrics):
+                self.chain.commit(replace(step, reason=reason, metrics={**step.metrics, **metrics}))
+                self._state = step.next_algorithm_state
+                self.processor.acknowledge(batch.batch_id)
+                self.runtime.settle(step.step_id, None)
+                return StepResult("skip", reason)
+            case Refused(reason, metrics):
+                said = f"step_refused: {reason}"
+                marks = [Mark(one, RecordState.REFUSED, said) for one in step.consumed]
+                metrics = {**step.metrics, **metrics}
+                self.chain.commit(replace(step, outcome="refused", reason=reason, consumed=(), metrics=metrics), marks)
+                self.processor.discard(batch.batch_id, said)
+                self.runtime.settle(step.step_id, None)
+                return StepResult("refused", reason)
+        raise RecipeBug(f"the runtime answered {type(outcome).__name__}, which is no outcome of a step")
 
     def _publish(self, release: Release) -> None:
         """Serve a committed release; an engine that cannot confirm now is tried again before the next step."""
         try:
             self.runtime.publish(release)
         except Unavailable as error:
-            log.warning("%s of %s is committed but not served yet: %s", release.release_id, self.scenario, error)
-            self._unpublished = release
-            return
-        self._unpublished = None
-        self.chain.served(self.scenario, release.release_id)
+            self._not_served(release, error)
+        else:
+            self._unpublished = None
+            self.chain.served(self.scenario, release.release_id)
+
+    def _not_served(self, release: Release, error: Unavailable) -> None:
+        log.warning("%s of %s is committed but not served yet: %s", release.release_id, self.scenario, error)
+        self._unpublished = release
 
     def _ingest(self, row: Row) -> None:
         record = row.record
@@ -286,7 +305,7 @@ class Trainer:
 
     def _lag(self, release_id: str | None) -> int:
         """Releases published between ``release_id`` and the head; 0 for records that name none."""
-        head = self.chain.head(self.scenario)
+        head = self._head
         head_id = head.release_id if head is not None else None
         if self._lags[0] != head_id:
             self._lags = (head_id, {})
@@ -296,12 +315,3 @@ class Trainer:
         if release_id not in known:
             known[release_id] = self.chain.published_after(self.scenario, release_id)
         return known[release_id]
-
-
-def _step_id(scenario: str, head: Release, prepared: PreparedStep) -> str:
-    """The same request always has the same id: scenario, what it starts from, rows and signal."""
-    signal = prepared.signal
-    body = [scenario, head.content_id, prepared.action, dict(prepared.payload), dict(signal.next_algorithm_state)]
-    if prepared.action == "skip":
-        body.append(dict(signal.metrics))
-    return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()[:32]

@@ -73,7 +73,7 @@ async def test_a_chat_request_and_a_report_stay_within_their_budgets(tmp_path: P
                 httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client,
             ):
                 while not app.state.services.ready:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
                 receipt = (await client.post("/v1/chat/completions", json=body)).headers["x-reef-agent-record-id"]
                 counter.on = True
                 assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
@@ -97,9 +97,10 @@ def test_a_step_stays_within_its_budget() -> None:
     for number in range(2):
         records.append(inference(f"i{number}"))
         records.append(report(f"r{number}", [f"i{number}"]))
-    assert trainer.reserve_training_batch() is not None
+    batch = trainer.reserve_training_batch()
+    assert batch is not None
     with counting() as counter:
         counter.on = True
-        assert trainer.run_step() is not None
+        assert trainer.train(batch).release is not None
         counter.on = False
     assert len(counter.names()) <= STEP_BUDGET, "\n".join(counter.names())

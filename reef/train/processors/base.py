@@ -64,6 +64,10 @@ class DataProcessor:
         """Ids of the reports and inferences that the reserved batch uses up."""
         raise RecipeBug(f"no batch {batch_id!r} is reserved")
 
+    def batch_owners(self, batch_id: str) -> tuple[str, ...]:
+        """What names the reserved batch's values over a restart: its reports, or its derived items."""
+        raise RecipeBug(f"no batch {batch_id!r} is reserved")
+
     def acknowledge(self, batch_id: str) -> None:
         """The batch's step is committed: its records are consumed."""
         raise RecipeBug(f"no batch {batch_id!r} is reserved")

@@ -72,6 +72,7 @@ class DerivedProcessor(DataProcessor):
             ordered_groups=self.ordered_groups,
             reopen_groups=False,
             first_number=int(context.config.get("first_batch", 1)),
+            prefer=context.config.get("reserved", ()),
         )
         self._memory: VerdictMemory = context.config.get("verdict_memory") or DictMemory()
         self._tracked: dict[str, AgentRecord] = {}
@@ -176,11 +177,13 @@ class DerivedProcessor(DataProcessor):
 
     def batch_records(self, batch_id: str) -> tuple[str, ...]:
         """The records of the reserved batch."""
-        reserved = self._pool.reserved
-        if reserved is None or reserved.batch.batch_id != batch_id:
-            raise RecipeBug(f"batch {batch_id!r} is not reserved")
-        used = (record_id for unit in reserved.units for one in unit.candidates for record_id in one.record_ids)
+        units = self._pool.holds(batch_id).units
+        used = (record_id for unit in units for one in unit.candidates for record_id in one.record_ids)
         return tuple(dict.fromkeys(used))
+
+    def batch_owners(self, batch_id: str) -> tuple[str, ...]:
+        """Keys of the items in the reserved batch."""
+        return self._pool.holds(batch_id).owners
 
     def acknowledge(self, batch_id: str) -> None:
         """The batch trained: its records are released."""

@@ -139,6 +139,7 @@ class PairingProcessor(DataProcessor):
             ordered_groups=self.ordered_groups,
             reopen_groups=self.reopen_groups,
             first_number=int(context.config.get("first_batch", 1)),
+            prefer=context.config.get("reserved", ()),
         )
         self._inferences: dict[str, AgentRecord] = {}
         self._live: dict[str, _Live] = {}
@@ -199,21 +200,22 @@ class PairingProcessor(DataProcessor):
 
     def batch_records(self, batch_id: str) -> tuple[str, ...]:
         """Reports of the reserved batch, then their inferences."""
-        reserved = self._pool.reserved
-        if reserved is None or reserved.batch.batch_id != batch_id:
-            raise RecipeBug(f"batch {batch_id!r} is not reserved")
-        return reserved.record_ids
+        return self._pool.holds(batch_id).record_ids
+
+    def batch_owners(self, batch_id: str) -> tuple[str, ...]:
+        """Reports of the reserved batch."""
+        return self._pool.holds(batch_id).owners
 
     def acknowledge(self, batch_id: str) -> None:
         """The batch trained: its inferences are spent, and other live reports on them become final."""
         spent: dict[str, None] = {}
-        for candidate in self._settle(batch_id):
-            spent |= dict.fromkeys(candidate.record_ids)
-            self._forget(candidate.owner_id)
-            _remember(self._releasable, candidate.owner_id)
+        for unit in self._pool.settle(batch_id).units:
+            for candidate in unit.candidates:
+                spent |= dict.fromkeys(candidate.record_ids)
+                del self._live[candidate.owner_id]
+                self._done[candidate.owner_id] = self._releasable[candidate.owner_id] = None
         for record_id in spent:
-            _remember(self._spent, record_id)
-            _remember(self._releasable, record_id)
+            self._spent[record_id] = self._releasable[record_id] = None
             self._inferences.pop(record_id, None)
         for report_id, live in list(self._live.items()):
             if not spent.keys().isdisjoint(live.references):
@@ -221,8 +223,9 @@ class PairingProcessor(DataProcessor):
 
     def discard(self, batch_id: str, reason: str) -> None:
         """The step was refused: its reports are final with ``reason``."""
-        for candidate in self._settle(batch_id):
-            self._refuse(candidate.owner_id, reason)
+        for unit in self._pool.settle(batch_id).units:
+            for candidate in unit.candidates:
+                self._refuse(candidate.owner_id, reason)
 
     def retention_decision(self) -> RetentionDecision:
         """What terminal reports own or a step trained, minus what a live report still names."""
@@ -232,6 +235,9 @@ class PairingProcessor(DataProcessor):
     def drain_judged(self) -> list[Judged]:
         """Judgments since the last call; what the trainer persists it need not be reminded of."""
         judged, self._judged = self._judged, []
+        for memory in (self._done, self._spent, self._releasable):
+            while len(memory) > _REMEMBERED:
+                memory.popitem(last=False)
         return judged
 
     def expire(self, before_s: float) -> None:
@@ -328,9 +334,9 @@ class PairingProcessor(DataProcessor):
         if live.accepted:
             self._pool.remove(lambda candidate: candidate.owner_id == report_id)
         self._forget(report_id)
-        _remember(self._releasable, report_id)
+        self._releasable[report_id] = None
         for reference in live.references if owned else ():
-            _remember(self._releasable, reference)
+            self._releasable[reference] = None
             if self.exclusive_sources:
                 self._inferences.pop(reference, None)
         self._judged.append(Judged(report_id, RecordState.REFUSED, reason))
@@ -343,14 +349,7 @@ class PairingProcessor(DataProcessor):
                 waiting.discard(report_id)
                 if not waiting:
                     del self._waiting[reference]
-        _remember(self._done, report_id)
-
-    def _settle(self, batch_id: str) -> list[Accepted]:
-        try:
-            done = self._pool.settle(batch_id)
-        except KeyError:
-            raise RecipeBug(f"batch {batch_id!r} is not reserved") from None
-        return [candidate for unit in done.units for candidate in unit.candidates]
+        self._done[report_id] = None
 
     def _drop_stale(self) -> None:
         lag = self.context.lag
@@ -362,9 +361,3 @@ class PairingProcessor(DataProcessor):
             self._live[accepted.owner_id].accepted = False
             worst = max(lag(release) for release in accepted.release_ids)
             self._refuse(accepted.owner_id, f"stale: generated {worst} releases ago, max_staleness is {limit}")
-
-
-def _remember(memory: OrderedDict[str, None], key: str) -> None:
-    memory[key] = None
-    if len(memory) > _REMEMBERED:
-        memory.popitem(last=False)

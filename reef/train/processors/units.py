@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from reef.train.processors.base import RecipeBug
 from reef.train.types import TrainingBatch
 
 
@@ -78,12 +79,14 @@ class UnitPool:
         ordered_groups: bool,
         reopen_groups: bool,
         first_number: int,
+        prefer: Sequence[str] = (),
     ) -> None:
         self.batch_size = batch_size
         self._group_ready = group_ready
         self._ordered_groups = ordered_groups
         self._reopen_groups = reopen_groups
         self.partial = False
+        self._prefer = frozenset(prefer)
         self._number = first_number
         self._units: list[Unit] = []
         self._groups: dict[Hashable, list[Accepted]] = {}
@@ -141,7 +144,7 @@ class UnitPool:
 
     def full(self) -> bool:
         """True when a batch can be made: ``batch_size`` values, or any at all after a flush (``partial``)."""
-        return self.have() >= (1 if self.partial else self.batch_size)
+        return bool(self._preferred()) or self.have() >= (1 if self.partial else self.batch_size)
 
     def pending(self) -> int:
         """Values of groups that are not complete."""
@@ -158,20 +161,27 @@ class UnitPool:
     def reserve(self, make_batch: Callable[[Sequence[Unit], int], TrainingBatch]) -> Reservation | None:
         """The reserved batch, made from the first units when there is none yet; None while too few are complete."""
         if self.reserved is None and self.full():
-            taken: list[Unit] = []
-            for unit in self._available():
+            taken = self._preferred()
+            for unit in self._available() if not taken else ():
                 taken.append(unit)
                 if sum(len(one.candidates) for one in taken) >= self.batch_size:
                     break
+            self._prefer = frozenset()
             self.reserved = Reservation(make_batch(taken, self._number), tuple(taken))
             self._units = [unit for unit in self._units if unit not in taken]
             self.partial = False
         return self.reserved
 
-    def settle(self, batch_id: str) -> Reservation:
-        """The reserved batch is over; raises KeyError when ``batch_id`` is not the reserved one."""
+    def holds(self, batch_id: str) -> Reservation:
+        """The reservation of ``batch_id``; raises RecipeBug when it is not the reserved one."""
         if self.reserved is None or self.reserved.batch.batch_id != batch_id:
-            raise KeyError(batch_id)
+            raise RecipeBug(f"batch {batch_id!r} is not reserved")
+        return self.reserved
+
+    def settle(self, batch_id: str) -> Reservation:
+        """The reserved batch is over; raises RecipeBug when ``batch_id`` is not the reserved one."""
+        if self.reserved is None or self.reserved.batch.batch_id != batch_id:
+            raise RecipeBug(f"batch {batch_id!r} is not reserved")
         done, self.reserved = self.reserved, None
         self._number += 1
         return done
@@ -179,6 +189,12 @@ class UnitPool:
     def _insert(self, unit: Unit) -> None:
         self._units.append(unit)
         self._units.sort(key=lambda one: one.order)
+
+    def _preferred(self) -> list[Unit]:
+        """The units of the batch that was reserved before a restart, once all of them are here again."""
+        chosen = [unit for unit in self._units if {one.owner_id for one in unit.candidates} <= self._prefer]
+        back = {one.owner_id for unit in chosen for one in unit.candidates}
+        return chosen if back == self._prefer else []
 
     def _available(self) -> list[Unit]:
         if not self._ordered_groups or not self._groups:

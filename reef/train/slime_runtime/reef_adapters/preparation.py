@@ -12,9 +12,20 @@ from typing import Any, Literal
 
 from reef.errors import BadRequest
 from reef.train.algos import StepSignal, require_policy_batch
-from reef.train.algos.preparers import preparer_for
-from reef.train.slime_runtime.training_algos.registry import loss_family
-from reef.train.types import PolicyBatch, PolicySample, TrainingBatch
+from reef.train.algos.preparers import Preparer, preparer_for
+from reef.train.slime_runtime.training_algos.registry import FAMILIES, loss_family
+from reef.train.types import TrainingBatch
+
+_ROW_FIELDS = (
+    "tokens",
+    "loss_mask",
+    "rollout_log_probs",
+    "reward",
+    "temperature",
+    "record_ids",
+    "release_id",
+    "content_id",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +37,34 @@ class PreparedStep:
     payload: Mapping[str, Any] = field(default_factory=dict)
 
 
-def prepare_slime_step(batch: TrainingBatch, step_preparer: str, state: Mapping[str, Any]) -> PreparedStep:
-    """Run the preparer and check its signal against the loss family; raises BadRequest naming what does not fit."""
-    signal = preparer_for(step_preparer)(batch, state)
+def prepare_slime_step(batch: TrainingBatch, step_preparer: str | Preparer, state: Mapping[str, Any]) -> PreparedStep:
+    """Run the preparer (by name, or itself) and check its signal against the loss family.
+
+    Raises BadRequest naming what does not fit.
+    """
+    preparer = preparer_for(step_preparer) if isinstance(step_preparer, str) else step_preparer
+    signal = preparer(batch, state)
     if signal.action == "skip":
         return PreparedStep("skip", signal)
+    name = preparer.__name__
     if signal.action != "train":
-        raise BadRequest(f"{step_preparer}: action must be 'train' or 'skip', not {signal.action!r}")
-    policy = require_policy_batch(batch, step_preparer)
-    family = loss_family(signal.loss_family)
+        raise BadRequest(f"{name}: action must be 'train' or 'skip', not {signal.action!r}")
+    policy = require_policy_batch(batch, name)
+    family = FAMILIES.get(signal.loss_family) or loss_family(signal.loss_family)
     payload: dict[str, Any] = {
         "loss": family.name,
         "batch_id": policy.batch_id,
-        "rows": [_row(sample) for sample in policy.samples],
+        "rows": [{field: getattr(sample, field) for field in _ROW_FIELDS} for sample in policy.samples],
         "metrics": dict(signal.metrics),
     }
     if signal.advantages is not None:
-        payload["advantages"] = _advantages(signal.advantages, policy, step_preparer)
+        if len(signal.advantages) != len(policy.samples):
+            said = f"{name}: {len(signal.advantages)} advantages for {len(policy.samples)} samples"
+            raise BadRequest(said, field="advantages")
+        payload["advantages"] = [float(value) for value in signal.advantages]
+        for index, value in enumerate(payload["advantages"]):
+            if not math.isfinite(value):
+                raise BadRequest(f"{name}: advantage {index} is {value}", field="advantages")
     payload |= dict(signal.extras)
     for name in sorted(family.forbids & payload.keys()):
         raise BadRequest(
@@ -51,27 +73,5 @@ def prepare_slime_step(batch: TrainingBatch, step_preparer: str, state: Mapping[
             field=name,
         )
     for name in sorted(family.needs - payload.keys() - {"rollout_log_probs"}):
-        raise BadRequest(f"loss family {family.name} needs {name}", hint=f"return it from {step_preparer}", field=name)
+        raise BadRequest(f"loss family {family.name} needs {name}", hint=f"return it from {name}", field=name)
     return PreparedStep("train", signal, payload)
-
-
-def _advantages(values: tuple[float, ...], batch: PolicyBatch, preparer: str) -> list[float]:
-    if len(values) != len(batch.samples):
-        raise BadRequest(f"{preparer}: {len(values)} advantages for {len(batch.samples)} samples", field="advantages")
-    for index, value in enumerate(values):
-        if not math.isfinite(value):
-            raise BadRequest(f"{preparer}: advantage {index} is {value}", field="advantages")
-    return [float(value) for value in values]
-
-
-def _row(sample: PolicySample) -> dict[str, Any]:
-    return {
-        "tokens": list(sample.tokens),
-        "loss_mask": list(sample.loss_mask),
-        "rollout_log_probs": list(sample.rollout_log_probs),
-        "reward": sample.reward,
-        "temperature": sample.temperature,
-        "record_ids": list(sample.record_ids),
-        "release_id": sample.release_id,
-        "content_id": sample.content_id,
-    }

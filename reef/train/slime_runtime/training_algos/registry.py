@@ -27,7 +27,7 @@ class SlimeAlgorithm:
 
 
 _CUSTOM = ("--loss-type custom_loss", "--use-rollout-logprobs")
-_FAMILIES: dict[str, SlimeAlgorithm] = {
+FAMILIES: dict[str, SlimeAlgorithm] = {
     spec.name: spec
     for spec in (
         SlimeAlgorithm(
@@ -55,20 +55,20 @@ _FAMILIES: dict[str, SlimeAlgorithm] = {
 
 def loss_families() -> tuple[str, ...]:
     """Names of the registered families."""
-    return tuple(_FAMILIES)
+    return tuple(FAMILIES)
 
 
 def register_loss_family(spec: SlimeAlgorithm) -> SlimeAlgorithm:
     """Add a family; the same name with another declaration raises BadConfig."""
-    if _FAMILIES.setdefault(spec.name, spec) != spec:
+    if FAMILIES.setdefault(spec.name, spec) != spec:
         raise BadConfig(f"loss family {spec.name!r} is already registered with other rules")
     return spec
 
 
 def loss_family(name: str) -> SlimeAlgorithm:
     """The family called ``name``, or the one at ``package.module:SPEC``; raises BadConfig."""
-    if name in _FAMILIES:
-        return _FAMILIES[name]
+    if name in FAMILIES:
+        return FAMILIES[name]
     module, _, attribute = name.partition(":")
     if attribute:
         try:
@@ -77,4 +77,4 @@ def loss_family(name: str) -> SlimeAlgorithm:
             raise BadConfig(f"loss family {name!r}: {error}") from error
         if isinstance(spec, SlimeAlgorithm):
             return spec
-    raise BadConfig(f"no loss family {name!r}", hint=f"registered: {', '.join(_FAMILIES)}")
+    raise BadConfig(f"no loss family {name!r}", hint=f"registered: {', '.join(FAMILIES)}")
