@@ -102,7 +102,7 @@ class Training:
     epochs: int = knob(1, "passes over a batch", gt=0)
     micro_batch_tokens: int = knob(2048, "tokens per forward pass; does not change the gradient", gt=0)
     seed: int = knob(0, "seed of adapter initialisation and order", ge=0)
-    dtype: str = knob("float32", "precision of the engine", choices=("float32", "bfloat16", "float16"))
+    dtype: str = knob("float32", "precision of the engine", choices=("float32", "bfloat16"))
     device: str = knob("auto", "auto, cpu, mps or cuda")
     serve_threads: int = knob(1, "CPU threads of the engine", gt=0)
     train_threads: int = knob(0, "CPU threads of the trainer (0: all cores but the engine's)", ge=0)
