@@ -20,6 +20,7 @@ SYMBOL = re.compile(r"[^\w\s.,;:!?'\"’“”()\[\]*-]")
 GREETINGS = frozenset({"hello", "hi", "hey", "welcome", "greetings", "hiya"})
 BRIEF_WORDS_MAX = 6
 GREETING_WORDS_MAX = 6
+REQUEST_WORDS = frozenset({"ask", "asking", "question", "questions"})
 QUESTION_WORDS_MIN, QUESTION_WORDS_MAX = 4, 10
 
 
@@ -79,10 +80,11 @@ def greets_by_name(task: Task, reply: str) -> float:
 
 def asks_about(task: Task, reply: str) -> float:
     """Score a question on the topic: 1 for one alone of 4 to 10 words, 0.3 for any other reply that asks, else 0."""
-    text = reply.strip()
-    if "?" not in text or not set(words(text)) & set(task.answer):
+    text, said = reply.strip(), set(words(reply))
+    # Nothing for talk about the topic (a policy paid for it never went on to ask), nor for the request turned back
+    # ("Can you ask me a question about cats?").
+    if "?" not in text or not said & set(task.answer) or said & REQUEST_WORDS:
         return 0.0
-    # Talk about the topic earns nothing: it comes easily, and a policy that was paid for it never went on to ask.
     alone = text.endswith("?") and not re.search(r"[?.!;:\n]", text[:-1])
     return 1.0 if alone and QUESTION_WORDS_MIN <= size(text) <= QUESTION_WORDS_MAX else 0.3
 

@@ -70,8 +70,9 @@ def test_empty_and_one_character_replies_score_zero_on_every_task(reply: str) ->
     assert {behaviour.check(task, reply) for behaviour, task in TASKS} == {0.0}
 
 
-def test_repeating_the_prompt_never_pays_in_full() -> None:
-    assert max(behaviour.check(task, task.prompt) for behaviour, task in TASKS) <= 0.3
+def test_repeating_the_prompt_pays_nothing() -> None:
+    assert {behaviour.check(task, task.prompt) for behaviour, task in TASKS} == {0.0}
+    assert {behaviour.check(task, task.prompt.rstrip(".") + "?") for behaviour, task in TASKS} == {0.0}
 
 
 @pytest.mark.parametrize("behaviour", ALL)
@@ -110,6 +111,7 @@ def test_scores_stay_between_zero_and_one(reply: str, index: int) -> None:
         ("question", "cats", "Why cats?", 0.3),
         ("question", "cats", "I like cats. Do you?", 0.3),
         ("question", "cats", "Do you like dogs?", 0.0),
+        ("question", "cats", "Can you ask me a question about cats?", 0.0),
     ],
 )
 def test_scores_of_known_replies(name: str, gap: str, reply: str, expected: float) -> None:
