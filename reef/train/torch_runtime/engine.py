@@ -6,6 +6,7 @@ Knows nothing of HTTP. ``Engine`` owns the model and one thread; every other thr
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -24,6 +25,8 @@ from reef.train.torch_runtime.loading import forward_packed
 from reef.train.torch_runtime.sampling import pick, scaled
 from reef.train.torch_runtime.text import TextStream
 
+log = logging.getLogger("reef.engine")
+
 PREFILL_ALONE_TOKENS = 512
 PREFILL_BESIDE_TOKENS = 64
 KEEP_CAPACITY_TOKENS = 2048
@@ -34,7 +37,10 @@ Deliver = Callable[[list[tuple[Sink, Event]]], None]
 
 
 class Engine:
-    """Runs requests on ``model`` in its own thread; ``deliver`` gets the events of each pass, in that thread."""
+    """Runs requests on ``model`` in its own thread; ``deliver`` gets the events of each pass, in that thread.
+
+    ``failed`` is called when a pass raises: no further pass is made and the owner should start a new process.
+    """
 
     def __init__(
         self,
@@ -46,6 +52,7 @@ class Engine:
         stop_ids: frozenset[int],
         slots: int,
         deliver: Deliver,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.model = model
         self.version = version
@@ -58,6 +65,7 @@ class Engine:
         self._tokenizer = tokenizer
         self._stop_ids = stop_ids
         self._deliver = deliver
+        self._failed = failed
         self._cache = SlotCache(slots)
         self._rows: list[Running] = []
         self._waiting: deque[Running] = deque()
@@ -202,6 +210,16 @@ class Engine:
             self._wake.notify()
 
     def _run(self) -> None:
+        try:
+            self._loop()
+        except Exception:  # the edge of the thread: whoever waits must be told
+            log.exception("a pass failed")
+            for row in [*self._rows, *self._waiting]:
+                row.end({"type": "abort", "message": "the engine failed"})
+                self._deliver([(row.sink, row.event())])
+            self._failed()
+
+    def _loop(self) -> None:
         with torch.inference_mode():
             while True:
                 with self._wake:

@@ -39,16 +39,13 @@ class LoraLinear(nn.Module):
         super().__init__()
         self.weight, self.bias = base.weight, base.bias
         self.scale = scale
-        self.active = True
         device = base.weight.device
         self.a = nn.Parameter(torch.zeros(rank, base.in_features, device=device))
         self.b = nn.Parameter(torch.zeros(base.out_features, rank, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's output, with the low-rank part while ``active``."""
+        """The layer's output with the low-rank part."""
         y = linear(x, self.weight, self.bias)
-        if not self.active:
-            return y
         return y + linear(linear(x.to(self.a.dtype), self.a) * self.scale, self.b).to(y.dtype)
 
 

@@ -20,10 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reef.errors import BadConfig, Unavailable
-from reef.train.torch_runtime.gguf_convert import Progress, convert
 from reef.train.torch_runtime.modelfiles import hash_file, read_json
+
+if TYPE_CHECKING:
+    from reef.train.torch_runtime.gguf_convert import Progress
 
 MANIFEST = "reef-model.json"
 _RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -87,6 +90,8 @@ def usable_folder(model_path: Path, cache: Path) -> Path:
 def convert_into(source: Path, folder: Path, progress: Progress, sha256: str, more: dict[str, str]) -> None:
     """Convert a GGUF file and rename the result to ``folder``, durably, with a manifest."""
     with _appearing(folder) as place:
+        from reef.train.torch_runtime.gguf_convert import convert  # numpy comes with the torch extra
+
         convert(source, place, progress)
         files = {file.name: _sha256(file) for file in sorted(place.iterdir())}
         manifest = {"source": source.name, "source_sha256": sha256, "files": files, "created_at": time.time(), **more}
@@ -109,6 +114,8 @@ def _appearing(folder: Path) -> Iterator[Path]:
                 os.close(descriptor)
         if folder.exists() and not read_json(folder / MANIFEST):
             raise BadConfig(f"{folder} exists and was not made by reef", hint="move it away, or name another folder")
+        if (folder / MANIFEST).is_file():
+            return  # another process was faster
         shutil.rmtree(folder, ignore_errors=True)
         place.rename(folder)
     finally:

@@ -28,6 +28,7 @@ from reef.train.torch_runtime.trainer_child import TrainerChild
 OnEvent = Callable[[str, dict[str, Any]], None]
 MAX_DEATHS = 3
 """How often the trainer may die in one step before its batch is dropped."""
+_OTHER_BASE = "set model_path back, or start a new scenario"
 
 
 class TorchRuntime:
@@ -225,7 +226,7 @@ class TorchRuntime:
         if not manifest:
             return f"the files of {parent.release_id} are gone; roll back to a release that has its files"
         if manifest["base_content_id"] != base:
-            return f"{parent.release_id} has another base model; set model_path back, or start a new scenario"
+            return f"{parent.release_id} has another base model; {_OTHER_BASE}"
         was, now = manifest["settings"], self.settings.as_dict()
         names = ("mode",) if was["mode"] == "full" else ("mode", "lora_rank", "lora_alpha")
         for name in names:
@@ -238,12 +239,26 @@ class TorchRuntime:
         size = artifacts.size_bytes(artifact_path(self.home, content_id))
         return Candidate(step_id, ArtifactRef(content_id, size), made["metrics"], made["checks"])
 
-    def _load_adapter(self, content_id: str) -> None:
-        folder = artifact_path(self.home, content_id)
-        if not folder.is_dir():
+    def _files(self, content_id: str) -> Path:
+        """The folder of an artifact that this runtime can serve."""
+        base = self._model()[1]
+        if content_id == base:
+            return self.model_folder
+        manifest = artifacts.read_manifest(self.home, content_id)
+        if not manifest:
             raise NotFound(f"the files of release content {content_id} are gone", hint="serve another release")
+        if manifest["base_content_id"] != base:
+            raise BadConfig(f"{content_id} was trained from another base model", hint=_OTHER_BASE)
+        if manifest["mode"] != self.settings.mode:
+            raise BadConfig(
+                f"{content_id} was trained with training.mode {manifest['mode']}, the settings say {self.settings.mode}"
+            )
+        return artifact_path(self.home, content_id).resolve()
+
+    def _load_adapter(self, content_id: str) -> None:
+        folder = self._files(content_id)
         engine = self._serving_child()
-        engine.call("POST", "/load_lora_adapter", {"lora_name": content_id, "lora_path": str(folder.resolve())})
+        engine.call("POST", "/load_lora_adapter", {"lora_name": content_id, "lora_path": str(folder)})
         if content_id not in engine.call("GET", "/model_info")["adapters"]:
             raise Unavailable(f"the engine did not confirm adapter {content_id}")
 
@@ -256,7 +271,7 @@ class TorchRuntime:
         self._full_scenario = scenario
 
     def _swap_weights(self, content_id: str) -> None:
-        folder = self.model_folder if content_id == self._model()[1] else artifact_path(self.home, content_id)
+        folder = self._files(content_id)
         engine = self._serving_child()
         if engine.call("GET", "/model_info")["weight_version"] == content_id:
             return

@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -49,6 +50,11 @@ async def serve(options: argparse.Namespace, key: str) -> None:
     folder = Path(options.model)
     facts = model_facts(folder)
     loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(code: int) -> None:
+        loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(code))
+
     engine = Engine(
         load_model(folder, options.dtype, pick_device(options.device)),
         Tokenizer.from_file(str(folder / "tokenizer.json")),
@@ -57,6 +63,7 @@ async def serve(options: argparse.Namespace, key: str) -> None:
         stop_ids=facts.stop_ids,
         slots=options.slots,
         deliver=deliverer(loop),
+        failed=lambda: end(1),
     )
     engine.start()
     runner = web.AppRunner(EngineServer(engine, folder, key).app(), handler_cancellation=True, access_log=None)
@@ -66,17 +73,16 @@ async def serve(options: argparse.Namespace, key: str) -> None:
     port = runner.addresses[0][1]
     log.info("serving %s on port %d with %d thread(s)", folder, port, options.threads)
     print(json.dumps({"port": port, "pid": os.getpid(), "model": str(folder)}), flush=True)
-    ended = asyncio.Event()
-    threading.Thread(target=_watch_stdin, args=(loop, ended), name="stdin", daemon=True).start()
-    await ended.wait()
-    # The daemon is gone or wants us gone: nobody reads the answers any more, so nothing is worth waiting for.
-    os._exit(0)
+    threading.Thread(target=_watch_stdin, args=(end,), name="stdin", daemon=True).start()
+    code = await ended
+    # The daemon is gone or wants us gone, or the engine failed: nothing is worth waiting for.
+    os._exit(code)
 
 
-def _watch_stdin(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+def _watch_stdin(end: Callable[[int], None]) -> None:
     while sys.stdin.buffer.read(4096):
         pass
-    loop.call_soon_threadsafe(ended.set)
+    end(0)
 
 
 def _options() -> argparse.Namespace:

@@ -114,7 +114,8 @@ def make_step(
     refusal = _update(learner, optimizer, loss, live, factors, job.parent, facts.vocab, metrics, progress)
     if refusal is not None:
         learner.content_id = None
-        return {"outcome": "refused", "reason": refusal, "metrics": metrics}
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        return {"outcome": "refused", "reason": refusal, "metrics": finite}
     progress("save", 0, 1)
     return _save(learner, optimizer, facts, job, looked_at, before, metrics, began_at)
 

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from reef.core.artifacts import artifact_path
 from reef.errors import BadRequest, ReefError
 from reef.train.torch_runtime.learner import Learner, export
+from reef.train.torch_runtime.loading import pick_device
 from reef.train.torch_runtime.modelfiles import model_facts
 from reef.train.torch_runtime.settings import TrainSettings
 from reef.train.torch_runtime.stepping import Job, make_step
@@ -99,7 +100,8 @@ def main() -> int:
     os.nice(NICENESS)
     settings = TrainSettings.from_dict(json.loads(options.settings))
     torch.set_num_threads(settings.trainer_threads)
-    torch.use_deterministic_algorithms(True)
+    # Promised on the CPU; on other devices what has no deterministic form is said in the log.
+    torch.use_deterministic_algorithms(True, warn_only=pick_device(settings.device).type != "cpu")
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(requests,), name="stdin", daemon=True).start()
     trainer = Trainer(Path(options.model), Path(options.home), options.base_content_id, settings, out)
