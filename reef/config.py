@@ -71,7 +71,7 @@ class Service:
     runtime: str = knob("torch", "what trains weights", choices=("torch", "slime"))
     ray_address: str | None = knob(None, "Ray head, for runtime: slime (accepted and checked on torch)")
     inference_url: str | None = knob(None, "SGLang address, for runtime: slime (accepted and checked on torch)")
-    inference_backend_factory: str | None = knob(None, "class that talks to the engine")
+    inference_backend_factory: str | None = knob(None, "class that talks to the engine, as package.module.Class")
     tool_parser: str = knob("hermes", "how the model writes tool calls", choices=("hermes", "json", "none"))
     reasoning_parser: str = knob("none", "how the model marks reasoning", choices=("none", "think"))
     max_tokens: int = knob(1024, "answer length when the client names none (embedded engine)", gt=0)
@@ -83,6 +83,7 @@ class Service:
     on_store_failure: str = knob("relay", "answer without a receipt, or refuse with 507", choices=("relay", "refuse"))
     retention_days: float = knob(90.0, "bodies older than this are removed (0: never); rows stay", ge=0)
     retention_gb: float = knob(20.0, "bodies beyond this size are removed, oldest first (0: no limit)", ge=0)
+    keep_releases: int = knob(20, "releases whose files are kept per scenario (0: all); rows stay", ge=0)
     park_timeout_h: float = knob(24.0, "a report that waits longer for its inference is refused", gt=0)
     log_level: str = knob("info", "how much to log", choices=("debug", "info", "warning", "error"))
 

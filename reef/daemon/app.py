@@ -31,6 +31,7 @@ from reef.releases import ReleaseChain
 from reef.runtime.serving import ServingTable
 from reef.scenario import Scenarios
 from reef.store import Store
+from reef.store.retention import Limits, Retention
 from reef.train.torch_runtime.runtime import TorchRuntime
 from reef.train.torch_runtime.settings import TrainSettings
 
@@ -59,7 +60,9 @@ def build_app(config: Config, token: str) -> Starlette:
         review=config.service.publish == "review",
         park_timeout_s=config.service.park_timeout_h * 3600,
     )
-    services = Services(config, token, records, chain, bus, recipe, backend, scenarios, engine)
+    limits = Limits(config.service.retention_days, config.service.retention_gb, config.service.keep_releases)
+    retention = Retention(records.store, config.home, limits)
+    services = Services(config, token, records, chain, bus, recipe, backend, scenarios, engine, retention)
     app = Starlette(
         routes=[*gateway.routes, *reports.routes, *admin.routes],
         middleware=[Middleware(Door, token=token, hosts=_hosts(config))],
@@ -81,10 +84,11 @@ def read_response(meta: Mapping[str, Any], raw: bytes) -> Any:
 async def _running(app: Starlette) -> AsyncIterator[None]:
     """Start in the background, so that /healthz can say "starting"; stop in order: trainers, children, store."""
     services: Services = app.state.services
-    starting = asyncio.ensure_future(asyncio.to_thread(_start, services))
+    starting = asyncio.ensure_future(asyncio.to_thread(_start, services, asyncio.get_running_loop()))
     yield
     await starting
     services.ready = False
+    await asyncio.to_thread(services.retention.stop)
     await asyncio.to_thread(services.scenarios.stop)
     if services.background:
         await asyncio.wait(set(services.background), timeout=5)
@@ -94,18 +98,21 @@ async def _running(app: Starlette) -> AsyncIterator[None]:
     await asyncio.to_thread(services.records.close)
 
 
-def _start(services: Services) -> None:
+def _start(services: Services, loop: asyncio.AbstractEventLoop) -> None:
+    """Close what a dead daemon left open, start children, prove that they give ids and log-probs, take up training."""
     try:
         closed = services.records.close_open("daemon_stopped: the daemon ended while the answer was on its way")
         if closed:
             log.warning("%d answers were cut off when the last daemon ended", closed)
         if services.engine is not None:
             services.engine.start()
+            asyncio.run_coroutine_threadsafe(services.backend.check(), loop).result()
         services.scenarios.start()
     except ReefError as error:
         log.error("start failed: %s (%s)", error.message, error.hint)
         services.failure = error
         return
+    services.retention.start()
     services.ready = True
     services.bus.publish("ready", None, url=services.url)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
+
 from reef.config import Service
+from reef.errors import BadConfig
 from reef.inference.base import InferenceBackend
 from reef.runtime.serving import ServingTable
 from reef.train.slime_runtime.reef_adapters.sglang_chat import SGLangChatTrainingInferenceBackend
@@ -11,7 +15,7 @@ from reef.train.torch_runtime.runtime import TorchRuntime
 
 def embedded_backend(service: Service, engine: TorchRuntime, serving: ServingTable) -> InferenceBackend:
     """The one training inference backend, pointed at the engine child; address and key are read anew for each call."""
-    return SGLangChatTrainingInferenceBackend(
+    return _factory(service.inference_backend_factory)(
         lambda: engine.engine_url,
         api_key=lambda: engine.engine_key,
         tokenizer_path=engine.model_folder,
@@ -23,3 +27,23 @@ def embedded_backend(service: Service, engine: TorchRuntime, serving: ServingTab
         connect_timeout_s=service.connect_timeout_s,
         idle_timeout_s=service.idle_timeout_s,
     )
+
+
+def _factory(path: str | None) -> Callable[..., InferenceBackend]:
+    """The class named by ``reef.inference_backend_factory``, ours by default; raises BadConfig."""
+    if path is None:
+        return SGLangChatTrainingInferenceBackend
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError) as error:
+        raise BadConfig(
+            f"reef.inference_backend_factory {path!r}: {error}", field="inference_backend_factory"
+        ) from error
+    if not isinstance(found, type) or not hasattr(found, "chat"):
+        raise BadConfig(
+            f"reef.inference_backend_factory {path!r} is no inference backend",
+            hint=f"e.g. {SGLangChatTrainingInferenceBackend.__module__}.{SGLangChatTrainingInferenceBackend.__name__}",
+            field="inference_backend_factory",
+        )
+    return found

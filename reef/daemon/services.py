@@ -18,6 +18,7 @@ from reef.recipes.base import Recipe
 from reef.records import Exchange, RecordStore
 from reef.releases import ReleaseChain
 from reef.scenario import Scenarios
+from reef.store.retention import Retention
 
 log = logging.getLogger("reef.daemon")
 
@@ -48,6 +49,7 @@ class Services:
     backend: InferenceBackend
     scenarios: Scenarios
     engine: Engine | None
+    retention: Retention
     url: str = ""
     ready: bool = False
     failure: ReefError | None = None

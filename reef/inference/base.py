@@ -74,5 +74,8 @@ class InferenceBackend(Protocol):
     async def count_tokens(self, call: Call) -> Mapping[str, Any]:
         """The body of POST /v1/messages/count_tokens."""
 
+    async def check(self) -> None:
+        """Prove before the first call that what training needs arrives; BadConfig when it does not."""
+
     async def aclose(self) -> None:
         """Close connections."""

@@ -166,6 +166,9 @@ class PassthroughBackend:
         """The upstream's own count; an error keeps the upstream's status."""
         return await self._ask(call)
 
+    async def check(self) -> None:
+        """Nothing to prove: a provider may be down now and up when it is called, and nothing of it trains."""
+
     async def aclose(self) -> None:
         """Close all connections."""
         if self._session is not None:

@@ -1,0 +1,204 @@
+"""Retention: bodies go by age and by size, rows and hashes stay. Old releases' files go by number.
+
+Runs on a thread of its own in small batches, so that nobody waits for it. Knows nothing of what a body means; a record is
+only touched when no live report names it. Called by daemon.app.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sqlite3
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from reef.store.bodies import segment_ids
+from reef.store.database import Store
+
+log = logging.getLogger("reef.retention")
+
+_BATCH = 500
+_EVERY_S = 600.0
+_ORPHAN_AGE_S = 24 * 3600.0
+"""An artifact without a release may belong to a step that a crash interrupted and that is about to be found again."""
+
+# What may lose its body: not open, not a report that is still to be judged or trained, not named by such a report.
+_FREE = """purged_at IS NULL AND state NOT IN ('open','parked','accepted') AND NOT EXISTS (
+    SELECT 1 FROM report_refs JOIN records live ON live.seq = report_seq
+    WHERE reference = records.id AND live.state IN ('parked','accepted'))"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """0 switches a limit off. ``keep_releases`` counts per scenario, beside r0, the serving and held ones."""
+
+    days: float
+    size_gb: float
+    keep_releases: int
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """What one sweep removed."""
+
+    bodies: int
+    segments: int
+    artifacts: int
+
+
+def sweep(store: Store, home: Path, limits: Limits, now_s: float) -> Purged:
+    """One pass over everything that has a limit."""
+    bodies = 0
+    if limits.days:
+        before_s = now_s - limits.days * 86400
+        while done := store.write(partial(_purge_older, before_s, now_s)):
+            bodies += done
+    segments = _collect_segments(store) if bodies else 0
+    while limits.size_gb and _body_bytes(store) > limits.size_gb * 1e9:
+        done = store.write(partial(_purge_oldest, now_s))
+        if not done:
+            log.warning("the store is over its size limit, and what is left still has to be judged or trained")
+            break
+        bodies += done
+        segments += _collect_segments(store)
+    return Purged(bodies, segments, _collect_artifacts(store, home, limits.keep_releases, now_s))
+
+
+class Retention:
+    """Sweeps at the start and then every ten minutes until stopped."""
+
+    def __init__(self, store: Store, home: Path, limits: Limits) -> None:
+        self._store, self._home, self._limits = store, home, limits
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reef-retention", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the batch in hand."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            purged = sweep(self._store, self._home, self._limits, time.time())
+            if purged != Purged(0, 0, 0):
+                log.info(
+                    "retention: %d bodies, %d segments, %d artifacts", purged.bodies, purged.segments, purged.artifacts
+                )
+            self._store.checkpoint()
+            if self._stop.wait(_EVERY_S):
+                return
+
+
+def _purge(db: sqlite3.Connection, seqs: list[int], now_s: float) -> int:
+    db.executemany(
+        "UPDATE records SET request = NULL, response = NULL, training = NULL, purged_at = ? WHERE seq = ?",
+        [(now_s, seq) for seq in seqs],
+    )
+    return len(seqs)
+
+
+def _purge_older(before_s: float, now_s: float, db: sqlite3.Connection) -> int:
+    rows = db.execute(f"SELECT seq FROM records WHERE {_FREE} AND created_at < ? LIMIT ?", (before_s, _BATCH))
+    return _purge(db, [row[0] for row in rows], now_s)
+
+
+def _purge_oldest(now_s: float, db: sqlite3.Connection) -> int:
+    """The oldest twentieth of what is left, so that a few rounds are enough however much there is."""
+    left = db.execute("SELECT COUNT(*) FROM records WHERE purged_at IS NULL").fetchone()[0]
+    rows = db.execute(f"SELECT seq FROM records WHERE {_FREE} ORDER BY created_at LIMIT ?", (max(_BATCH, left // 20),))
+    return _purge(db, [row[0] for row in rows], now_s)
+
+
+def _body_bytes(store: Store) -> int:
+    """Bytes of all bodies as they are stored."""
+    with store.reading() as db:
+        shared = db.execute("SELECT COALESCE(SUM(LENGTH(data)), 0) FROM segments").fetchone()[0]
+        own = db.execute(
+            "SELECT COALESCE(SUM(COALESCE(LENGTH(request), 0) + COALESCE(LENGTH(response), 0) +"
+            " COALESCE(LENGTH(training), 0)), 0) FROM records"
+        ).fetchone()[0]
+        return int(shared + own)
+
+
+def _collect_segments(store: Store) -> int:
+    """Remove segments that no body uses any more: mark over all manifests in pages, then delete what is not marked."""
+    used: set[int] = set()
+    with store.reading() as db:  # rows from here on may still get their answer while the marks are collected
+        first_open = db.execute(
+            "SELECT COALESCE(MIN(seq) - 1, (SELECT COALESCE(MAX(seq), 0) FROM records)) FROM records WHERE state = 'open'"
+        ).fetchone()[0]
+    at = 0
+    while True:
+        with store.reading() as db:
+            rows = db.execute(
+                "SELECT seq, request, response, training FROM records WHERE seq > ? AND purged_at IS NULL ORDER BY seq LIMIT ?",
+                (at, _BATCH),
+            ).fetchall()
+        if not rows:
+            break
+        at = rows[-1][0]
+        for _, *manifests in rows:
+            for manifest in manifests:
+                used |= segment_ids(manifest)
+    with store.reading() as db:
+        newest = int(db.execute("SELECT COALESCE(MAX(id), 0) FROM segments").fetchone()[0])
+        unused = [
+            row[0] for row in db.execute("SELECT id FROM segments WHERE id <= ?", (newest,)) if row[0] not in used
+        ]
+    removed = 0
+    for start in range(0, len(unused), _BATCH):
+        removed += store.write(partial(_drop_segments, store, unused[start : start + _BATCH], first_open))
+    return removed
+
+
+def _drop_segments(store: Store, unused: list[int], first_open: int, db: sqlite3.Connection) -> int:
+    """Delete on the writer, where nothing can be appended meanwhile; what newer records use again is spared."""
+    for manifests in db.execute(
+        "SELECT request, response, training FROM records WHERE seq > ? AND purged_at IS NULL", (first_open,)
+    ):
+        for manifest in manifests:
+            taken = segment_ids(manifest)
+            unused = [one for one in unused if one not in taken]
+    db.executemany("DELETE FROM segments WHERE id = ?", [(one,) for one in unused])
+    store.segments.forget()
+    return len(unused)
+
+
+def _collect_artifacts(store: Store, home: Path, keep: int, now_s: float) -> int:
+    """Remove files of old releases beyond ``keep`` and of steps that never became one."""
+    with store.reading() as db:
+        rows = db.execute(
+            "SELECT scenario_id, content_id, release_id, state FROM releases ORDER BY scenario_id, seq DESC"
+        ).fetchall()
+        heads = set(db.execute("SELECT id, head FROM scenarios"))
+    kept: set[str] = set()
+    counts: dict[int, int] = {}
+    for scenario_id, content_id, release_id, state in rows:
+        if state == "rejected":
+            continue
+        counts[scenario_id] = counts.get(scenario_id, 0) + 1
+        if (
+            not keep
+            or counts[scenario_id] <= keep
+            or state in ("serving", "held")
+            or (scenario_id, release_id) in heads
+        ):
+            kept.add(content_id)
+    known = {row[1] for row in rows}
+    removed = 0
+    for folder in (home / "artifacts").glob("*"):
+        if folder.name.startswith(".") or folder.name in kept or not folder.is_dir():
+            continue
+        if folder.name not in known and now_s - folder.stat().st_mtime < _ORPHAN_AGE_S:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        removed += 1
+    return removed
