@@ -18,7 +18,10 @@ LORA_LEARNING_RATE = 3e-4
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """How the embedded engine trains and serves; ``learning_rate`` None means the default of the mode."""
+    """How the embedded engine trains and serves.
+
+    None means the default: ``learning_rate`` that of the mode, ``max_logprob_diff`` that of the precision.
+    """
 
     mode: Literal["lora", "full"] = "lora"
     lora_rank: int = 16
@@ -36,7 +39,7 @@ class TrainSettings:
     serve_threads: int = 1
     train_threads: int = 0
     slots: int = 16
-    max_logprob_diff: float = 1e-2
+    max_logprob_diff: float | None = None
     max_kl: float = 1.0
 
     def __post_init__(self) -> None:
@@ -44,7 +47,7 @@ class TrainSettings:
         _one_of("dtype", self.dtype, ("float32", "bfloat16"))
         for name in ("lora_rank", "epochs", "micro_batch_tokens", "serve_threads", "slots"):
             _above("training", name, getattr(self, name), 0)
-        for name in ("lora_alpha", "max_grad_norm", "max_logprob_diff", "max_kl", "rate"):
+        for name in ("lora_alpha", "max_grad_norm", "max_kl", "rate", "logprob_bound"):
             _above("training", name, getattr(self, name), 0)
         for name in ("weight_decay", "train_threads", "clip_low", "clip_high"):
             if getattr(self, name) < 0:
@@ -58,13 +61,20 @@ class TrainSettings:
         return LORA_LEARNING_RATE if self.mode == "lora" else FULL_LEARNING_RATE
 
     @property
+    def logprob_bound(self) -> float:
+        """How far one log-prob of the engine may be from the trainer's; bfloat16 alone rounds by up to 0.4."""
+        if self.max_logprob_diff is not None:
+            return self.max_logprob_diff
+        return 1e-2 if self.dtype == "float32" else 1.0
+
+    @property
     def trainer_threads(self) -> int:
         """Threads of the train child: as set, else all cores but one."""
         return self.train_threads or max(1, (os.cpu_count() or 2) - 1)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as sent to the train child and written into manifests."""
-        return {**asdict(self), "learning_rate": self.rate}
+        return {**asdict(self), "learning_rate": self.rate, "max_logprob_diff": self.logprob_bound}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:

@@ -170,10 +170,10 @@ def _note(
     if measures.diff_tokens:
         metrics["logprob_diff_max"] = measures.diff_max
         metrics["logprob_diff_mean"] = measures.diff_sum / measures.diff_tokens
-        if not measures.diff_max <= settings.max_logprob_diff:
+        if not measures.diff_max <= settings.logprob_bound:
             return (
                 f"logprobs_disagree: the engine's log-probs differ from the trainer's by {measures.diff_max:.3g}, "
-                f"more than training.max_logprob_diff {settings.max_logprob_diff:g}"
+                f"more than training.max_logprob_diff {settings.logprob_bound:g}"
             )
     return None
 
