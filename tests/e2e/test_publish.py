@@ -145,6 +145,8 @@ def test_publish_rollback_and_restart(tiny_model: Path, tmp_path: Path) -> None:
             assert probe(a).same(first)
             onward = learn(a, "r4")
             assert a.release("a", "r4")["parent"] == "r3"
+            trained = [row for client in (a, b) for row in client.releases(str(client.scenario)) if row["step_id"]]
+            assert len(trained) == 4 and max(row["metrics"]["logprob_diff_max"] for row in trained) < 1e-4
         one.stop()
         one.start()
         with one.client("a") as a, one.client("b") as b:
