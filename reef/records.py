@@ -206,12 +206,35 @@ class RecordStore:
         return self.store.write(work)
 
     def mark(self, marks: Iterable[Mark]) -> None:
-        """Keep judgments; a report that a step consumed meanwhile stays consumed."""
-        rows = [(mark.state.value, mark.reason, mark.record_id) for mark in marks]
-        if rows:
-            self.store.write(
-                lambda db: db.executemany(f"UPDATE records SET state = ?, reason = ? WHERE id = ? AND {_LIVE}", rows)
+        """Keep judgments. A report that a step consumed meanwhile stays consumed; a retired inference keeps its state and
+        gets the reason, after which it is not replayed any more."""
+        rows = [(mark.state.value, mark.reason, mark.reason, mark.record_id) for mark in marks]
+        if not rows:
+            return
+        self.store.write(
+            lambda db: db.executemany(
+                f"UPDATE records SET state = CASE WHEN {_LIVE} THEN ? ELSE state END, reason = CASE WHEN {_LIVE} THEN ? ELSE"
+                f" ? END WHERE id = ? AND ({_LIVE} OR (type = 'inference' AND reason IS NULL))",
+                rows,
             )
+        )
+
+    def verdict(self, scenario: str, key: str) -> Any | None:
+        """A derived judge's verdict kept for ``key``, None for none."""
+        with self.store.reading() as db:
+            row = db.execute(
+                "SELECT value FROM verdicts WHERE scenario_id = ? AND key = ?", (self.known(scenario), key)
+            ).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def keep_verdict(self, scenario: str, key: str, value: Any) -> None:
+        """Keep a verdict, so that a restart does not pay for it again."""
+        text = json.dumps(value)
+        self.store.write(
+            lambda db: db.execute(
+                "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", (self._scenario_id(db, scenario), key, text)
+            )
+        )
 
     # -- reading
 
@@ -302,7 +325,7 @@ class RecordStore:
             rows += self._select(
                 scenario,
                 "scenario_id = ? AND type = 'inference' AND rev IS NOT NULL AND consumed_step IS NULL"
-                " AND purged_at IS NULL ORDER BY rev",
+                " AND purged_at IS NULL AND reason IS NULL ORDER BY rev",
                 [scenario_id],
             )
         first = min((row.rev or 0 for row in rows), default=None)

@@ -49,6 +49,21 @@ class StepResult:
     retry_after_s: float | None = None
 
 
+class _Verdicts:
+    """A derived processor's memory, in the store."""
+
+    def __init__(self, records: RecordStore, scenario: str) -> None:
+        self._records, self._scenario = records, scenario
+
+    def get(self, key: str) -> Any | None:
+        """The verdict kept for ``key``."""
+        return self._records.verdict(self._scenario, key)
+
+    def put(self, key: str, value: Any) -> None:
+        """Keep a verdict."""
+        self._records.keep_verdict(self._scenario, key, value)
+
+
 class Trainer:
     """Drives a processor and a runtime for one scenario. Public methods hold one lock, so recipes need none."""
 
@@ -86,7 +101,12 @@ class Trainer:
         self._rev: int | None = None
         self._lags: tuple[str | None, dict[str | None, int]] = (None, {})
         self._unpublished: Release | None = None
-        full = {**config, "first_batch": row.step + 1, "reserved": tuple(row.reserved)}
+        full = {
+            **config,
+            "first_batch": row.step + 1,
+            "reserved": tuple(row.reserved),
+            "verdict_memory": _Verdicts(records, scenario),
+        }
         self.processor = processor(ProcessorContext(scenario, full, self._resolve, self._lag))
 
     # -- the surface the spec names
@@ -102,8 +122,7 @@ class Trainer:
                 self._used = self.processor.batch_records(batch.batch_id)
                 self.chain.reserve(self.scenario, self.processor.batch_owners(batch.batch_id))
             self._keep_judged()
-            self._progress = self.processor.progress()
-            self.wants_inferences = not self.processor.reports_only or bool(self._progress["waiting_for"])
+            self._look()
             return batch
 
     def algorithm_state_dict(self) -> dict[str, Any]:
@@ -117,10 +136,12 @@ class Trainer:
         with self.lock:
             if self._rev is None:
                 self._rev = self.records.last_rev(self.scenario)
-                for row in self.records.live(
+                rows = self.records.live(
                     self.scenario, reports_only=self.processor.reports_only, context=_CONTEXT_REPORTS
-                ):
+                )
+                for row in rows:
                     self._ingest(row)
+                log.info("%s took up %d records", self.scenario, len(rows))
             while rows := self.records.pull(self.scenario, self._rev, _PAGE):
                 for row in rows:
                     self._ingest(row)
@@ -128,6 +149,7 @@ class Trainer:
             if self.park_timeout_s is not None:
                 self.processor.expire(time.time() - self.park_timeout_s)
             self._keep_judged()
+            self._look()
 
     def run_step(self) -> StepResult | None:
         """Make one step of the next full batch; None when there is nothing to do."""
@@ -291,6 +313,10 @@ class Trainer:
         log.exception("recipe code failed on %s of %s", record.agent_record_id, self.scenario)
         reason = f"{code}: {type(error).__name__}: {error}"
         self.records.mark([Mark(record.agent_record_id, RecordState.REFUSED, reason)])
+
+    def _look(self) -> None:
+        self._progress = self.processor.progress()
+        self.wants_inferences = not self.processor.reports_only or bool(self._progress["waiting_for"])
 
     def _keep_judged(self) -> None:
         self.records.mark(Mark(one.record_id, one.state, one.reason) for one in self.processor.drain_judged())

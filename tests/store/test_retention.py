@@ -19,7 +19,9 @@ DAY_S = 86400.0
 def call(records: RecordStore, record_id: str, text: str, at: float) -> None:
     body = json.dumps({"messages": [{"role": "user", "content": text * 30}]}).encode()
     exchange = Exchange(record_id, "s", split_json(body)[1], at)
-    records.submit_exchange(exchange, Finish(RecordState.COMPLETE), Delivery(b'{"answer":"%s"}' % text.encode())).result()
+    records.submit_exchange(
+        exchange, Finish(RecordState.COMPLETE), Delivery(b'{"answer":"%s"}' % text.encode())
+    ).result()
 
 
 def segments(records: RecordStore) -> int:

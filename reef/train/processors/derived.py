@@ -74,7 +74,8 @@ class DerivedProcessor(DataProcessor):
             first_number=int(context.config.get("first_batch", 1)),
             prefer=context.config.get("reserved", ()),
         )
-        self._memory: VerdictMemory = context.config.get("verdict_memory") or DictMemory()
+        memory = context.config.get("verdict_memory")
+        self._memory: VerdictMemory = DictMemory() if memory is None else memory
         self._tracked: dict[str, AgentRecord] = {}
         self._items: dict[str, tuple[Item, int]] = {}
         self._releasable: set[str] = set()

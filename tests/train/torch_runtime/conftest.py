@@ -24,9 +24,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
-@pytest.fixture(scope="module")
-def bench(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A started runtime over the tiny model with LoRA."""
+@pytest.fixture(scope="session")
+def started(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A started runtime over the tiny model with LoRA; starting one costs more than most tests."""
     made = start_bench(tmp_path_factory.mktemp("home"), tiny, learning_rate=1e-2)
     yield made
     made.runtime.stop()
+
+
+@pytest.fixture
+def bench(started: Bench) -> Bench:
+    """The started runtime, serving the base."""
+    started.runtime.publish(started.base)
+    started.events.clear()
+    return started

@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from reef.core.artifacts import Candidate, artifact_path
-from reef.errors import BadRequest, NotFound, ReefError
+from reef.errors import BadConfig, BadRequest, NotFound, ReefError
 from reef.runtime import Blocked, Refused, Skip
 from reef.runtime.serving import ServingTable
 from reef.train.torch_runtime import artifacts
@@ -46,7 +46,6 @@ def test_sampled_logprobs_are_those_of_the_trainer_and_of_plain_transformers(
 
 
 def test_a_single_streamed_answer_agrees_too(bench: Bench, tiny: Path) -> None:
-    bench.runtime.publish(bench.base)
     events = list(bench.stream(PROMPTS[0], max_new_tokens=30, temperature=0.7, top_p=0.8))
     ids = [token for event in events for token in event["output_ids"]]
     got = [entry[0] for event in events for entry in event["meta_info"]["output_token_logprobs"]]
@@ -135,7 +134,6 @@ def test_rows_without_signal_are_skipped_and_counted(bench: Bench) -> None:
 
 
 def test_logprobs_that_do_not_agree_are_refused(bench: Bench) -> None:
-    bench.runtime.publish(bench.base)
     rows = bench.rollouts(2)
     rows[0]["rollout_log_probs"][3] -= 0.5
     outcome = bench.step(bench.base, rows, [1.0, -1.0])
@@ -169,7 +167,6 @@ def test_a_parent_whose_files_are_gone_blocks(bench: Bench) -> None:
 
 
 def test_two_scenarios_have_their_own_adapters(bench: Bench) -> None:
-    bench.runtime.publish(bench.base)
     other = release("r0", bench.base.content_id, scenario="other")
     bench.runtime.publish(other)
     plain = bench.generate(PROMPTS[2], "other", sampling_seed=1)
@@ -210,7 +207,6 @@ def test_a_killed_engine_comes_back_with_its_adapters(bench: Bench) -> None:
 
 
 def test_a_trainer_killed_in_a_step_blocks_and_the_retry_makes_the_same_step(bench: Bench) -> None:
-    bench.runtime.publish(bench.base)
     rows = bench.rollouts(16)
     advantages = [1.0, -1.0] * 8
     expected = bench.step(bench.base, rows, advantages, step_id="unharmed")
@@ -248,6 +244,36 @@ def test_reward_rises(bench: Bench, tiny: Path) -> None:
         head = release(f"r{number}", outcome.artifact.content_id, scenario="learn", step=number)
         bench.runtime.publish(head)
     assert sum(means[-3:]) / 3 > sum(means[:3]) / 3 + 0.1, means
+
+
+def test_full_weights_are_swapped_under_running_streams_and_back(tiny: Path, tmp_path: Path) -> None:
+    full = start_bench(tmp_path / "home", tiny, mode="full", learning_rate=1e-3)
+    try:
+        first = full.improve(full.base, 1)
+        before = full.generate(PROMPTS[0], max_new_tokens=20, sampling_seed=1)
+        outcome = full.step(first, full.rollouts(4), [1.0, -1.0, 1.0, -1.0])
+        assert isinstance(outcome, Candidate) and outcome.metrics["logprob_diff_max"] < 1e-4
+        second = release("r2", outcome.artifact.content_id, step=2)
+        events = full.stream(PROMPTS[0], max_new_tokens=400, sampling_seed=9)
+        ids = list(next(events)["output_ids"])
+        full.runtime.publish(second)
+        values: list[float] = []
+        for event in events:
+            ids += event["output_ids"]
+            values += logprobs(event)
+        spans = event["meta_info"]["weight_versions"]
+        assert [span["version"] for span in spans] == [first.content_id, second.content_id]
+        assert spans[0]["end"] == spans[1]["start"] and spans[1]["end"] == 400
+        after = 400 - spans[1]["start"]
+        folder = artifact_path(full.runtime.home, second.content_id)
+        expected = plain_logprobs(folder, [*PROMPTS[0], *ids], after)
+        assert values[-after:] == pytest.approx(expected, abs=1e-4)
+        full.runtime.publish(first)
+        assert logprobs(full.generate(PROMPTS[0], max_new_tokens=20, sampling_seed=1)) == logprobs(before)
+        with pytest.raises(BadConfig, match="one scenario"):
+            full.runtime.publish(release("r0", full.base.content_id, scenario="second"))
+    finally:
+        full.runtime.stop()
 
 
 def test_a_new_daemon_serves_the_heads_again(tiny: Path, bench: Bench, tmp_path: Path) -> None:
