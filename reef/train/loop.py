@@ -122,7 +122,8 @@ class Trainer:
                 self._used = self.processor.batch_records(batch.batch_id)
                 self.chain.reserve(self.scenario, self.processor.batch_owners(batch.batch_id))
             self._keep_judged()
-            self._look()
+            self._progress = self.processor.progress()
+            self.wants_inferences = not self.processor.reports_only or bool(self._progress["waiting_for"])
             return batch
 
     def algorithm_state_dict(self) -> dict[str, Any]:
@@ -149,7 +150,7 @@ class Trainer:
             if self.park_timeout_s is not None:
                 self.processor.expire(time.time() - self.park_timeout_s)
             self._keep_judged()
-            self._look()
+            self._progress = self.processor.progress()
 
     def run_step(self) -> StepResult | None:
         """Make one step of the next full batch; None when there is nothing to do."""
@@ -313,10 +314,6 @@ class Trainer:
         log.exception("recipe code failed on %s of %s", record.agent_record_id, self.scenario)
         reason = f"{code}: {type(error).__name__}: {error}"
         self.records.mark([Mark(record.agent_record_id, RecordState.REFUSED, reason)])
-
-    def _look(self) -> None:
-        self._progress = self.processor.progress()
-        self.wants_inferences = not self.processor.reports_only or bool(self._progress["waiting_for"])
 
     def _keep_judged(self) -> None:
         self.records.mark(Mark(one.record_id, one.state, one.reason) for one in self.processor.drain_judged())
