@@ -108,7 +108,9 @@ class Training:
     serve_threads: int = knob(1, "CPU threads of the engine", gt=0)
     train_threads: int = knob(0, "CPU threads of the trainer (0: all cores but the engine's)", ge=0)
     slots: int = knob(16, "requests the engine answers at once", gt=0)
-    max_logprob_diff: float = knob(0.01, "refuse a step when engine and trainer disagree more than this", gt=0)
+    max_logprob_diff: float | None = knob(
+        None, "refuse a step when engine and trainer disagree more than this; default follows dtype", gt=0
+    )
     max_kl: float = knob(1.0, "refuse a candidate further than this from its parent (nats per token)", gt=0)
     global_batch_size: int | None = knob(None, "must equal reef.batch_size when set", gt=0)
     ray_port: int = knob(6379, "port of the Ray head (slime)", gt=0, le=65535)

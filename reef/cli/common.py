@@ -36,8 +36,8 @@ ScenarioOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-talk = Console(stderr=True, highlight=False)
+out = Console(highlight=False, soft_wrap=True)
+talk = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def home_of(home: Path | None) -> Path:
