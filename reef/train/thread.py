@@ -35,6 +35,8 @@ class TrainerThread:
 
     def wake(self) -> None:
         """Something happened; the thread is started on the first call."""
+        # Until the trainer has looked, the report may be about an answer that is just ending: that one must wake it too.
+        self.trainer.wants_inferences = True
         if self._thread is None:
             with self._start:
                 if self._thread is None:
