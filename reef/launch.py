@@ -30,8 +30,9 @@ class StartFailed(ReefError):
 
 def spawn(home: Path, settings: Mapping[str, str], *, config: Path | None = None) -> subprocess.Popen[bytes]:
     """Start a daemon on ``home`` in the background; secrets travel in the environment, not in the process list."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     logs = home / "logs"
-    logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    logs.mkdir(mode=0o700, exist_ok=True)
     environ = dict(os.environ)
     arguments = [sys.executable, "-m", "reef.cli.main", "serve", "--quiet", "--yes", "--home", str(home)]
     arguments += ["-c", str(config)] if config is not None else []

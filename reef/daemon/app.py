@@ -18,6 +18,7 @@ from starlette.responses import Response
 from reef.config import Config
 from reef.daemon import admin, gateway, reports
 from reef.daemon.auth import LOOPBACK, Door
+from reef.daemon.local import torch_version
 from reef.daemon.services import Services
 from reef.daemon.wire import error_response
 from reef.errors import BadConfig, NotFound, ReefError
@@ -121,6 +122,10 @@ def _runtime(config: Config, bus: Bus, serving: ServingTable) -> TorchRuntime | 
     """The torch runtime when a model is given; None where a provider answers."""
     if config.service.model_path is None:
         return None
+    if torch_version() is None:
+        raise BadConfig(
+            "the embedded engine needs PyTorch", hint="pip install 'reefd[torch]', or give reef.upstream_url", code="no_torch"
+        )
     if config.service.runtime != "torch":
         raise BadConfig("runtime: slime is not available yet", hint="use runtime: torch", field="reef.runtime")
     training = config.training
