@@ -5,6 +5,7 @@ Knows the routes and the error shape; nothing of files but how a home says where
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Self
 
 import httpx
 
-from reef.errors import DaemonUnreachable, NotFound, ReefError
+from reef.errors import BadRequest, DaemonUnreachable, NotFound, ReefError
 
 _CONNECT_S = 5.0
 
@@ -81,10 +82,17 @@ class ReefClient:
         headers = {"x-reef-session": session} if session is not None else {}
         return self._checked(self._send("POST", path, json=body, headers=headers))
 
-    def stream(self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", session: str | None = None) -> Any:
+    @contextlib.contextmanager
+    def stream(
+        self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", session: str | None = None
+    ) -> Iterator[httpx.Response]:
         """A streamed model call as a context manager that gives the open httpx.Response."""
         headers = {"x-reef-session": session} if session is not None else {}
-        return self.http.stream("POST", path, json={**body, "stream": True}, headers=headers)
+        try:
+            with self.http.stream("POST", path, json={**body, "stream": True}, headers=headers) as response:
+                yield response
+        except httpx.TransportError as error:
+            raise self._gone(error) from error
 
     def report(
         self,
@@ -124,6 +132,10 @@ class ReefClient:
         """One record with its bodies."""
         return self.get(f"/reef/records/{record_id}")
 
+    def request_bytes(self, record_id: str) -> bytes:
+        """The exact bytes of a record's request."""
+        return self._checked(self._send("GET", f"/reef/records/{record_id}/request")).content
+
     def records(self, scenario: str, **query: Any) -> list[dict[str, Any]]:
         """A page of records, newest first."""
         found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{scenario}/records", **query)["records"]
@@ -162,8 +174,13 @@ class ReefClient:
         return found
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """POST a JSON document."""
-        found: dict[str, Any] = self._checked(self._send("POST", path, json=dict(body))).json()
+        """POST a JSON document; raises BadRequest when ``body`` is none."""
+        try:
+            raw = json.dumps(dict(body), allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise BadRequest(f"this cannot be sent as JSON: {error}", hint="numbers must be finite") from error
+        headers = {"content-type": "application/json"}
+        found: dict[str, Any] = self._checked(self._send("POST", path, content=raw, headers=headers)).json()
         return found
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:

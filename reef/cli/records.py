@@ -148,7 +148,7 @@ def records_show(
     """One record with its request, answer, reports and what it trained."""
     with client_of(home) as client:
         if raw:
-            sys.stdout.buffer.write(client.http.get(f"/reef/records/{record_id}/request").content)
+            sys.stdout.buffer.write(client.request_bytes(record_id))
             return
         found = client.record(record_id)
     if as_json or not sys.stdout.isatty():

@@ -41,6 +41,7 @@ log = logging.getLogger("reef.daemon")
 
 def build_app(config: Config, token: str) -> Starlette:
     """The whole daemon as an ASGI app; nothing is started yet. Raises BadConfig before anything is written."""
+    hosts = _hosts(config)
     recipe_class = recipe_class_for(config.service.recipe or "record")
     bus = Bus()
     serving = ServingTable()
@@ -66,7 +67,7 @@ def build_app(config: Config, token: str) -> Starlette:
     services = Services(config, token, records, chain, bus, recipe, backend, scenarios, engine, retention)
     app = Starlette(
         routes=[*gateway.routes, *reports.routes, *admin.routes],
-        middleware=[Middleware(Door, token=token, hosts=_hosts(config))],
+        middleware=[Middleware(Door, token=token, hosts=hosts)],
         exception_handlers={HTTPException: _http_error, ReefError: _reef_error, Exception: _bug},
         lifespan=_running,
     )
@@ -113,6 +114,10 @@ def _start(services: Services, loop: asyncio.AbstractEventLoop) -> None:
         log.error("start failed: %s (%s)", error.message, error.hint)
         services.failure = error
         return
+    except Exception as error:  # the edge of the thread: a bug of ours must end the start, not hang it
+        log.exception("start failed")
+        services.failure = ReefError(f"the start failed: {error}", hint="see: reef logs")
+        return
     services.retention.start()
     services.ready = True
     services.bus.publish("ready", None, url=services.url)
@@ -124,7 +129,9 @@ def _runtime(config: Config, bus: Bus, serving: ServingTable) -> TorchRuntime | 
         return None
     if torch_version() is None:
         raise BadConfig(
-            "the embedded engine needs PyTorch", hint="pip install 'reefd[torch]', or give reef.upstream_url", code="no_torch"
+            "the embedded engine needs PyTorch",
+            hint="pip install 'reefd[torch]', or give reef.upstream_url",
+            code="no_torch",
         )
     if config.service.runtime != "torch":
         raise BadConfig("runtime: slime is not available yet", hint="use runtime: torch", field="reef.runtime")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from reef.config import Knob, Setting, knob, parse_value, unknown_key
+from reef.config import Knob, Service, Setting, knob, parse_value, unknown_key
 from reef.core.reports import ReportSchema
 from reef.errors import BadConfig
 from reef.records import RecordStore
@@ -81,7 +81,8 @@ class Recipe:
         }
         fields, hints = cls.knobs(), typing.get_type_hints(cls)
         for key in given.keys() - fields.keys():
-            raise unknown_key(f"reef.{key}", given[key].origin, sorted(f"reef.{name}" for name in fields))
+            known = {*fields, *(item.name for item in dataclasses.fields(Service))}
+            raise unknown_key(f"reef.{key}", given[key].origin, sorted(f"reef.{name}" for name in known))
         values: dict[str, Any] = {}
         for name, item in fields.items():
             rule: Knob = item.metadata["reef"]

@@ -97,7 +97,6 @@ class Trainer:
         self._state: Mapping[str, Any] = row.algorithm_state
         self._reserved: str | None = None
         self._used: tuple[str, ...] = ()
-        self._progress: Mapping[str, Any] = {}
         self._rev: int | None = None
         self._lags: tuple[str | None, dict[str | None, int]] = (None, {})
         self._unpublished: Release | None = None
@@ -108,6 +107,7 @@ class Trainer:
             "verdict_memory": _Verdicts(records, scenario),
         }
         self.processor = processor(ProcessorContext(scenario, full, self._resolve, self._lag))
+        self._progress = self.processor.progress()
 
     # -- the surface the spec names
 
