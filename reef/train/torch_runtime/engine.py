@@ -29,6 +29,7 @@ log = logging.getLogger("reef.engine")
 
 PREFILL_ALONE_TOKENS = 512
 PREFILL_BESIDE_TOKENS = 64
+SHARE_FROM_TOKENS = 8
 KEEP_CAPACITY_TOKENS = 2048
 RATE_WINDOW_S = 10.0
 
@@ -112,7 +113,7 @@ class Engine:
 
         def act() -> None:
             row = Running(request, text, sink, request.adapter or self.version, self._stop_ids)
-            if request.adapter is not None and request.adapter not in self.pool.names:
+            if request.adapter is not None and request.adapter not in self.pool.ranks:
                 row.end({"type": "abort", "message": f"adapter {request.adapter} was unloaded"})
                 self._deliver([(sink, row.event())])
             else:
@@ -120,7 +121,7 @@ class Engine:
 
         with self._wake:
             if request.adapter is not None and (
-                request.adapter not in self.pool.names or request.adapter in self._leaving
+                request.adapter not in self.pool.ranks or request.adapter in self._leaving
             ):
                 raise BadRequest(f"no adapter {request.adapter!r} is loaded", field="lora_path")
             self._acts.append(act)
@@ -189,10 +190,11 @@ class Engine:
         for row in [*self._rows, *self._waiting]:
             if row.request.adapter is None:
                 row.version = version
+                row.mixed = row.cached > 0
 
     def unload(self, name: str) -> None:
         """Remove an adapter, as soon as no request uses it."""
-        if name in self.pool.names:
+        if name in self.pool.ranks:
             self._leaving.add(name)
             self._remove_leaving()
 
@@ -202,7 +204,7 @@ class Engine:
 
     def adapters(self) -> list[str]:
         """Names of the adapters new requests may use."""
-        return sorted(self.pool.names - self._leaving)
+        return sorted(set(self.pool.ranks) - self._leaving)
 
     def _push(self, act: Callable[[], None]) -> None:
         with self._wake:
@@ -253,6 +255,7 @@ class Engine:
         """One forward pass: admit, compute, pick, deliver."""
         while self._waiting and len(self._rows) < self.slots:
             self._rows.append(self._waiting.popleft())
+        self._share_prompts()
         single, longer = self._plan()
         pieces = [*single, *longer]
         rows = [self._rows[piece.slot] for piece in pieces]
@@ -262,6 +265,24 @@ class Engine:
         for row, piece in zip(rows, pieces, strict=True):
             row.cached += piece.count
         self._take(rows, pieces, logits, spans)
+
+    def _share_prompts(self) -> None:
+        """Copy keys from a row that began with the same tokens: several answers to one prompt compute it once."""
+        ready = [(slot, row) for slot, row in enumerate(self._rows) if row.todo == 1 and not row.mixed]
+        for slot, row in enumerate(self._rows):
+            if row.cached or row.wants_prompt_logprobs:
+                continue
+            limit = len(row.ids) - 1
+            found = [
+                (_common_prefix(row.ids, other.ids, min(other.cached, limit)), other_slot)
+                for other_slot, other in ready
+                if (other.request.adapter, other.version) == (row.request.adapter, row.version)
+            ]
+            common, source = max(found, default=(0, 0))
+            if common >= SHARE_FROM_TOKENS:
+                self._cache.reserve(common, [one.cached for one in self._rows])
+                self._cache.move(source, slot, common)
+                row.cached = row.shared = common
 
     def _plan(self) -> tuple[list[Piece], list[Piece]]:
         """Which tokens to compute now: one for each row that decodes, and a limited number for rows that begin."""
@@ -273,6 +294,8 @@ class Engine:
         budget = PREFILL_BESIDE_TOKENS if single else PREFILL_ALONE_TOKENS
         start = len(single)
         for slot, row in enumerate(self._rows):
+            if row.cached == 0 and any(row.waits_for(earlier) for earlier in self._rows[:slot]):
+                continue
             if budget and (row.todo > 1 or row.wants_prompt_logprobs):
                 count = min(budget, row.todo)
                 longer.append(Piece(slot, row.cached, start, count))
@@ -347,6 +370,13 @@ class Engine:
         for name in self._leaving - used:
             self.pool.remove(name)
             self._leaving.discard(name)
+
+
+def _common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
+    """How many of the first ``limit`` tokens are the same."""
+    if list(left[:limit]) == list(right[:limit]):
+        return limit
+    return next(at for at in range(limit) if left[at] != right[at])
 
 
 def _kept(rows: Sequence[Running], pieces: Sequence[Piece]) -> tuple[list[int], list[tuple[int, int]]]:

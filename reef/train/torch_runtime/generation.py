@@ -33,7 +33,9 @@ class GenerateRequest:
 
 @dataclass(eq=False)
 class Running:
-    """A request on its way. ``cached`` counts the tokens whose keys the slot holds; ``version`` names its weights."""
+    """A request on its way. ``cached`` counts the tokens whose keys the slot holds, ``shared``
+    those of them that were copied from another request, ``mixed`` says that some are of older weights; ``version`` names its
+    weights."""
 
     request: GenerateRequest
     text: TextStream
@@ -42,6 +44,8 @@ class Running:
     stop_ids: frozenset[int]
     ids: list[int] = field(default_factory=list)
     cached: int = 0
+    shared: int = 0
+    mixed: bool = False
     cancelled: bool = False
     finish: Mapping[str, Any] | None = None
     spans: list[list[Any]] = field(default_factory=list)
@@ -70,6 +74,11 @@ class Running:
     def wants_prompt_logprobs(self) -> bool:
         """Whether prompt log-probs are asked for and not yet there."""
         return 0 <= self.request.logprob_start < len(self.request.prompt) and not self.produced
+
+    def waits_for(self, earlier: Running) -> bool:
+        """Whether ``earlier`` is computing the keys of the same prompt right now: they are copied when it is done."""
+        same = (earlier.request.adapter, earlier.request.prompt) == (self.request.adapter, self.request.prompt)
+        return same and earlier.todo > 1 and not self.wants_prompt_logprobs and not self.produced
 
     def accept(self, picked: Picked) -> None:
         """Take the next token and decide whether the request has ended."""
@@ -104,7 +113,8 @@ class Running:
 
     def forget_keys(self) -> None:
         """The weights changed or the slot was given away: all keys are to be computed again."""
-        self.cached = 0
+        self.cached = self.shared = 0
+        self.mixed = False
         self.retractions += 1
 
     def event(self) -> Event:
@@ -114,7 +124,7 @@ class Running:
             "finish_reason": self.finish,
             "prompt_tokens": len(self.request.prompt),
             "completion_tokens": self.produced,
-            "cached_tokens": 0,
+            "cached_tokens": self.shared,
             "weight_version": self.version,
         }
         if self.request.logprobs:

@@ -133,7 +133,7 @@ class EngineServer:
         name, folder = _text(body, "lora_name"), Path(_text(body, "lora_path"))
         engine = self.engine
         async with self._swap:
-            if name in engine.pool.names:
+            if name in engine.pool.ranks:
                 await _done(engine.at_boundary(lambda: engine.keep(name)))
             if name not in engine.adapters():
                 parts = await asyncio.to_thread(lambda: engine.pool.prepare(read_adapter(folder)))

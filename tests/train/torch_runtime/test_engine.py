@@ -63,6 +63,19 @@ def logprobs(event: Event) -> list[float]:
 PROMPTS = [[1, *range(20 + n, 23 + 9 * n)] for n in range(9)]
 
 
+def test_answers_to_one_prompt_compute_it_once_and_are_as_alone(calls: Calls) -> None:
+    prompt = [1, *range(30, 60)]
+    alone = [calls.run(prompt, seed=seed) for seed in range(4)]
+    assert all(event["meta_info"]["cached_tokens"] == 0 for event in alone)
+    together = [events.get(timeout=30) for events in [calls.begin(prompt, seed=seed) for seed in range(4)]]
+    shared = sorted(event["meta_info"]["cached_tokens"] for event in together)
+    assert shared[-1] == len(prompt) - 1
+    assert sum(shared) >= 2 * (len(prompt) - 1)
+    for one, other in zip(alone, together, strict=True):
+        assert other["output_ids"] == one["output_ids"]
+        assert logprobs(other) == pytest.approx(logprobs(one), abs=1e-5)
+
+
 def test_what_runs_beside_a_request_does_not_change_it(calls: Calls) -> None:
     alone = [calls.run(prompt, seed=n, max_new_tokens=5 + 3 * n) for n, prompt in enumerate(PROMPTS)]
     waiting = [calls.begin(prompt, seed=n, max_new_tokens=5 + 3 * n) for n, prompt in enumerate(PROMPTS)]
