@@ -77,7 +77,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         # An id must stay whole, so that it can be copied; other columns give way on a narrow terminal.
-        shown.add_column(column, overflow="ellipsis", no_wrap=True, min_width=26 if column == "id" else None)
+        shown.add_column(column, overflow="ellipsis", no_wrap=True, min_width=32 if column == "id" else None)
     for row in listed:
         shown.add_row(*row)
     out.print(shown)
