@@ -9,18 +9,17 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from reef.core.records_types import Delivery, Finish, RecordState
+from reef.daemon.relay import Relay, complete
 from reef.daemon.services import Services
-from reef.daemon.wire import error_event, error_response, json_response, read_body
+from reef.daemon.wire import error_response, json_response, read_body
 from reef.errors import BadRequest, ReefError, StoreFull, Unavailable
 from reef.inference.base import ROUTES, Answer, Call
 from reef.records import Exchange
@@ -31,7 +30,6 @@ log = logging.getLogger("reef.gateway")
 
 RECEIPT = "x-reef-agent-record-id"
 RELEASE = "x-reef-release-id"
-UNRECORDED = "x-reef-unrecorded"
 
 _SESSION_HEADERS = (
     "x-reef-session",
@@ -43,12 +41,6 @@ _SESSION_HEADERS = (
     "thread-id",
     "x-session-affinity",
 )
-_END_MARKS = {
-    "chat": (b"data: [DONE]", b"data:[DONE]"),
-    "messages": (b"event: message_stop", b'data: {"type":"message_stop"', b'data: {"type": "message_stop"'),
-    "responses": (b"event: response.completed", b"event: response.incomplete", b"event: response.failed"),
-}
-_MARK_BYTES = 64
 
 
 async def answer(request: Request) -> Response:
@@ -110,10 +102,12 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
     leaving.add_done_callback(leave)
     status, headers, release, sent = 499, list[tuple[str, str]](), None, b""
     got: Answer | None = None
+    whole = False
     try:
         got = await scenario.backend.chat(call)
         status, headers, release = got.status, got.headers, got.release_id
         sent = b"".join([chunk async for chunk in got.slices()])
+        whole = True
         finish = got.finish(sent)
     except ReefError as error:
         finish = Finish(RecordState.FAILED, error.code) if got is None else got.finish(sent)
@@ -125,7 +119,7 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
     finally:
         leaving.remove_done_callback(leave)
         leaving.cancel()
-        if got is not None and not sent:
+        if got is not None and not whole:
             await got.aclose()
     delivery = Delivery(sent, status, dict(headers), (time.perf_counter() - started) * 1000)
     exchange = replace(exchange, release_id=release) if release is not None else exchange
@@ -135,15 +129,15 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
     except (StoreFull, Unavailable) as error:
         receipt = services.unrecorded_header(error)
     else:
+        services.last_store_error = None
         if services.bus.listened:
             services.say_recorded(exchange, finish, delivery)
         if scenario.thread is not None:
             scenario.answered()
     response = Response(sent, status)
-    shown = [*headers, receipt, (RELEASE, release)] if release is not None else [*headers, receipt]
-    response.raw_headers = [
-        (name.encode("latin-1"), value.encode("latin-1")) for name, value in shown if name != "content-length"
-    ]
+    passed = [pair for pair in headers if pair[0] != "content-length" and not pair[0].startswith("x-reef-")]
+    shown = [*passed, receipt, (RELEASE, release)] if release is not None else [*passed, receipt]
+    response.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in shown]
     response.raw_headers.append((b"content-length", str(len(sent)).encode()))
     return response
 
@@ -170,167 +164,16 @@ async def _streamed(services: Services, scenario: Scenario, call: Call, exchange
             failure = error_response(call.path, error, dict([receipt]))
             took_ms = (time.perf_counter() - started) * 1000
             delivery = Delivery(bytes(failure.body), error.status, dict(failure.headers), took_ms)
-            await _close(services, scenario, exchange, Finish(RecordState.FAILED, error.code), delivery, recorded)
+            await complete(services, scenario, exchange, Finish(RecordState.FAILED, error.code), delivery, recorded)
             return failure
-        status, headers, release = got.status, list(got.headers), got.release_id or release
+        status, release = got.status, got.release_id or release
+        headers = [pair for pair in got.headers if not pair[0].startswith("x-reef-")]
     headers.append(receipt)
     if release is not None:
         headers.append((RELEASE, release))
     return Relay(
         services, scenario, call, replace(exchange, release_id=release), pending, status, headers, started, recorded
     )
-
-
-class Relay(Response):
-    """Passes slices on as they come and holds back the end until the record is complete on disk."""
-
-    def __init__(
-        self,
-        services: Services,
-        scenario: Scenario,
-        call: Call,
-        exchange: Exchange,
-        pending: asyncio.Future[Answer],
-        status: int,
-        headers: list[tuple[str, str]],
-        started: float,
-        recorded: bool,
-    ) -> None:
-        self.status_code = status
-        self.background = None
-        self.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        self._services, self._scenario, self._call, self._exchange = services, scenario, call, exchange
-        self._pending, self._started, self._recorded = pending, started, recorded
-        self._sent = bytearray()
-        self._upstream_headers = headers
-        self._first_ms: float | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run until the answer has ended or the client is gone."""
-        relaying = asyncio.ensure_future(self._relay(send))
-        leaving = asyncio.ensure_future(_disconnect(receive))
-        try:
-            await asyncio.wait((relaying, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not relaying.done():
-                relaying.cancel()
-                await asyncio.wait((relaying,))
-        finally:
-            leaving.cancel()
-        if not relaying.cancelled():
-            relaying.result()
-
-    async def _relay(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        got: Answer | None = None
-        reason: str | None = "client_gone"
-        held = b""
-        try:
-            got = await self._answer(send)
-            held, reason = await self._pass_on(send, got)
-        except ReefError as error:
-            reason, held = error.code, error_event(self._call.route, error)
-        finally:
-            finish = Finish(RecordState.ABORTED if reason == "client_gone" else RecordState.FAILED, reason)
-            if got is not None:
-                finish = got.finish(bytes(self._sent), reason if reason == "client_gone" else None)
-                self._services.keep(asyncio.ensure_future(got.aclose()))
-            elif not self._pending.done():
-                self._pending.cancel()
-            delivery = Delivery(
-                bytes(self._sent),
-                self.status_code,
-                dict(self._upstream_headers),
-                (time.perf_counter() - self._started) * 1000,
-                self._first_ms,
-            )
-            closing = _close(self._services, self._scenario, self._exchange, finish, delivery, self._recorded)
-            await asyncio.shield(closing)
-        await send({"type": "http.response.body", "body": held, "more_body": False})
-
-    async def _answer(self, send: Send) -> Answer:
-        """The upstream's headers; comments keep the client's connection alive while they are not there."""
-        while not self._pending.done():
-            await asyncio.wait((self._pending,), timeout=self._services.keepalive_s)
-            if not self._pending.done():
-                await self._comment(send)
-        return self._pending.result()
-
-    async def _pass_on(self, send: Send, got: Answer) -> tuple[bytes, str | None]:
-        """Relay slices; returns the held-back end and why the stream is not whole (None when it is)."""
-        marks = _END_MARKS[self._call.route]
-        async for chunk in self._alive(send, got.slices()):
-            if self._first_ms is None:
-                self._first_ms = (time.perf_counter() - self._started) * 1000
-            before = len(self._sent)
-            self._sent += chunk
-            cut = _end_at(self._sent, before, marks)
-            if cut is None:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                continue
-            start = max(cut, before)
-            if start > before:
-                await send({"type": "http.response.body", "body": bytes(self._sent[before:start]), "more_body": True})
-            async for rest in got.slices():
-                self._sent += rest
-            return bytes(self._sent[start:]), None
-        finish = got.finish(bytes(self._sent))
-        if finish.state is RecordState.INCOMPLETE:
-            error = ReefError("the model's server ended the stream before its end", code=finish.reason or "no_end_mark")
-            return error_event(self._call.route, error), finish.reason
-        return b"", None
-
-    async def _alive(self, send: Send, slices: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """``slices``, with a comment to the client whenever the upstream is silent for long."""
-        upcoming: asyncio.Future[bytes] | None = None
-        try:
-            while True:
-                upcoming = asyncio.ensure_future(anext(slices))
-                while not upcoming.done():
-                    await asyncio.wait((upcoming,), timeout=self._services.keepalive_s)
-                    if not upcoming.done():
-                        await self._comment(send)
-                try:
-                    chunk = upcoming.result()
-                except StopAsyncIteration:
-                    return
-                yield chunk
-        finally:
-            if upcoming is not None and not upcoming.done():
-                upcoming.cancel()
-
-    async def _comment(self, send: Send) -> None:
-        if self._sent and not self._sent.endswith(b"\n\n"):
-            return  # never inside an event
-        comment = b'event: ping\ndata: {"type": "ping"}\n\n' if self._call.route == "messages" else b": keep-alive\n\n"
-        await send({"type": "http.response.body", "body": comment, "more_body": True})
-
-
-def _end_at(sent: bytearray, before: int, marks: tuple[bytes, ...]) -> int | None:
-    """Where the protocol's end begins in what has been received, None when it has not come yet."""
-    start = max(0, before - _MARK_BYTES)
-    found = [at for mark in marks if (at := sent.find(mark, start)) >= 0 and (at == 0 or sent[at - 1] in b"\r\n")]
-    return min(found) if found else None
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _close(
-    services: Services, scenario: Scenario, exchange: Exchange, finish: Finish, delivery: Delivery, recorded: bool
-) -> None:
-    """Complete an open row; when the store fails now it stays open, and the next start marks it aborted."""
-    if not recorded:
-        return
-    try:
-        await asyncio.wrap_future(services.records.submit_exchange(exchange, finish, delivery, opened=True))
-    except (StoreFull, Unavailable) as error:
-        services.unrecorded_header(error)
-        return
-    if services.bus.listened:
-        services.say_recorded(exchange, finish, delivery)
-    scenario.answered()
 
 
 async def models(request: Request) -> Response:

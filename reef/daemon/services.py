@@ -86,7 +86,6 @@ class Services:
 
     def say_recorded(self, exchange: Exchange, finish: Finish, delivery: Delivery) -> None:
         """Tell listeners about a recorded call."""
-        self.last_store_error = None
         self.bus.publish(
             "inference",
             exchange.scenario,

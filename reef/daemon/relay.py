@@ -1,0 +1,222 @@
+"""Passes a streamed answer on and keeps it: live slices, a held-back end, comments over silence, errors as events.
+
+Knows nothing of routes or of who answers. Built by the gateway once the open row is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from reef.core.records_types import Delivery, Finish, RecordState
+from reef.daemon.services import Services
+from reef.daemon.wire import error_event
+from reef.errors import ReefError, StoreFull, Unavailable, UpstreamError
+from reef.inference.base import Answer, Call
+from reef.records import Exchange
+from reef.scenario import Scenario
+
+_END_MARKS = {
+    "chat": (b"data: [DONE]", b"data:[DONE]"),
+    "messages": (b"event: message_stop", b'data: {"type":"message_stop"', b'data: {"type": "message_stop"'),
+    "responses": (b"event: response.completed", b"event: response.incomplete", b"event: response.failed"),
+}
+_MARK_BYTES = 64
+
+
+class Relay(Response):
+    """Passes slices on as they come and holds back the end until the record is complete on disk.
+
+    Where the answer is no readable event stream (plain JSON, an error, a content coding) the last slice is held back, and
+    nothing of ours is ever put between its bytes.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        scenario: Scenario,
+        call: Call,
+        exchange: Exchange,
+        pending: asyncio.Future[Answer],
+        status: int,
+        headers: list[tuple[str, str]],
+        started: float,
+        recorded: bool,
+    ) -> None:
+        self.status_code = status
+        self.background = None
+        self.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        self._services, self._scenario, self._call, self._exchange = services, scenario, call, exchange
+        self._pending, self._started, self._recorded = pending, started, recorded
+        self._sent = bytearray()
+        self._read_as = status, headers
+        self._events = _is_event_stream(headers)
+        self._headers_were_late = not pending.done()
+        self._first_ms: float | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run until the answer has ended or the client is gone."""
+        relaying = asyncio.ensure_future(self._relay(send))
+        leaving = asyncio.ensure_future(_disconnect(receive))
+        try:
+            await asyncio.wait((relaying, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not relaying.done():  # the client, or the daemon, goes away
+                relaying.cancel()
+                await asyncio.wait((relaying,))
+        if not relaying.cancelled():
+            relaying.result()
+
+    async def _relay(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        got: Answer | None = None
+        reason: str | None = "client_gone"
+        held = b""
+        try:
+            got = await self._answer(send)
+            held, reason = await self._pass_on(send, got)
+        except ReefError as error:
+            reason, held = error.code, self._told(error)
+        finally:
+            closing = asyncio.ensure_future(self._record(got, reason))
+            self._services.keep(closing)
+            await asyncio.shield(closing)
+        if (refusal := closing.result()) is not None:
+            held = self._told(refusal)
+        await send({"type": "http.response.body", "body": held, "more_body": False})
+
+    async def _record(self, got: Answer | None, reason: str | None) -> StoreFull | None:
+        """Complete the row, let the upstream go; an error when the deployment wants no unrecorded answers."""
+        finish = Finish(RecordState.ABORTED if reason == "client_gone" else RecordState.FAILED, reason)
+        if got is not None:
+            finish = got.finish(bytes(self._sent), reason if reason == "client_gone" else None)
+            self._services.keep(asyncio.ensure_future(got.aclose()))
+        elif not self._pending.done():
+            self._pending.cancel()
+        status, headers = self._read_as
+        took_ms = (time.perf_counter() - self._started) * 1000
+        delivery = Delivery(bytes(self._sent), status, dict(headers), took_ms, self._first_ms)
+        try:
+            await complete(self._services, self._scenario, self._exchange, finish, delivery, self._recorded)
+        except StoreFull as error:
+            return error
+        return None
+
+    def _told(self, error: ReefError) -> bytes:
+        """``error`` as the stream's last event; nothing where an event would not be understood."""
+        return error_event(self._call.route, error) if self._events else b""
+
+    async def _answer(self, send: Send) -> Answer:
+        """The upstream's headers; comments keep the client's connection alive while they are not there."""
+        while not self._pending.done():
+            await asyncio.wait((self._pending,), timeout=self._services.keepalive_s)
+            if not self._pending.done():
+                await self._comment(send)
+        return self._pending.result()
+
+    async def _pass_on(self, send: Send, got: Answer) -> tuple[bytes, str | None]:
+        """Relay slices; returns the held-back end and why the stream is not whole (None when it is)."""
+        if self._headers_were_late:
+            self._read_as = got.status, got.headers
+            if got.status >= 300 or not _is_event_stream(got.headers):
+                return await self._too_late(got)
+        marks, waiting = _END_MARKS[self._call.route], b""
+        async for chunk in self._alive(send, got.slices()):
+            if self._first_ms is None:
+                self._first_ms = (time.perf_counter() - self._started) * 1000
+            before = len(self._sent)
+            self._sent += chunk
+            if not self._events:
+                await send({"type": "http.response.body", "body": waiting, "more_body": True})
+                waiting = chunk
+                continue
+            cut = _end_at(self._sent, before, marks)
+            if cut is None:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                continue
+            start = max(cut, before)
+            if start > before:
+                await send({"type": "http.response.body", "body": bytes(self._sent[before:start]), "more_body": True})
+            async for rest in got.slices():
+                self._sent += rest
+            return bytes(self._sent[start:]), None
+        finish = got.finish(bytes(self._sent))
+        if finish.state is RecordState.INCOMPLETE and self._events:
+            error = ReefError("the model's server ended the stream before its end", code=finish.reason or "no_end_mark")
+            return error_event(self._call.route, error), finish.reason
+        return waiting, None
+
+    async def _too_late(self, got: Answer) -> tuple[bytes, str | None]:
+        """An answer that is no event stream, after the client was promised one: it can only be told in an event."""
+        async for chunk in got.slices():
+            self._sent += chunk
+        code = f"upstream_{got.status}" if got.status >= 300 else "no_event_stream"
+        said = bytes(self._sent[:2000]).decode("utf-8", "replace")
+        error = UpstreamError(f"the model's server answered {got.status}: {said}", code=code)
+        return self._told(error), error.code
+
+    async def _alive(self, send: Send, slices: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """``slices``, with a comment to the client whenever the upstream is silent for long."""
+        upcoming: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                upcoming = asyncio.ensure_future(anext(slices))
+                while not upcoming.done():
+                    await asyncio.wait((upcoming,), timeout=self._services.keepalive_s)
+                    if not upcoming.done():
+                        await self._comment(send)
+                try:
+                    chunk = upcoming.result()
+                except StopAsyncIteration:
+                    return
+                yield chunk
+        finally:
+            if upcoming is not None and not upcoming.done():
+                upcoming.cancel()
+
+    async def _comment(self, send: Send) -> None:
+        if not self._events or (self._sent and not self._sent.endswith((b"\n\n", b"\r\n\r\n"))):
+            return  # never inside an event, and never in a body that has no events
+        comment = b'event: ping\ndata: {"type": "ping"}\n\n' if self._call.route == "messages" else b": keep-alive\n\n"
+        await send({"type": "http.response.body", "body": comment, "more_body": True})
+
+
+def _is_event_stream(headers: Iterable[tuple[str, str]]) -> bool:
+    """True when the body's bytes are server-sent events that can be read and added to as they pass."""
+    found = dict(headers)
+    coding = found.get("content-encoding", "identity")
+    return found.get("content-type", "").startswith("text/event-stream") and coding == "identity"
+
+
+def _end_at(sent: bytearray, before: int, marks: tuple[bytes, ...]) -> int | None:
+    """Where the protocol's end begins in what has been received, None when it has not come yet."""
+    start = max(0, before - _MARK_BYTES)
+    found = [at for mark in marks if (at := sent.find(mark, start)) >= 0 and (at == 0 or sent[at - 1] in b"\r\n")]
+    return min(found) if found else None
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def complete(
+    services: Services, scenario: Scenario, exchange: Exchange, finish: Finish, delivery: Delivery, recorded: bool
+) -> None:
+    """Complete an open row; when the store fails now it stays open, and the next start marks it aborted."""
+    if not recorded:
+        return
+    try:
+        await asyncio.wrap_future(services.records.submit_exchange(exchange, finish, delivery, opened=True))
+    except (StoreFull, Unavailable) as error:
+        services.unrecorded_header(error)
+        return
+    services.last_store_error = None
+    if services.bus.listened:
+        services.say_recorded(exchange, finish, delivery)
+    scenario.answered()
