@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reef.errors import Unavailable
+from reef.errors import ReefError, Unavailable
 from reef.store.bodies import Segments
 from reef.store.schema import migrate
 from reef.store.writer import Work, Writer, store_error
@@ -104,7 +104,9 @@ class Store:
     def checkpoint(self) -> None:
         """Move the log into the database and shrink it. On the writer's thread, between two transactions."""
         if self._writer is not None:
-            self._writer.between(lambda db: db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()).result()
+            self._writer.submit(
+                lambda db: db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone(), between=True
+            ).result()
 
     def close(self) -> None:
         """Commit what waits, checkpoint, close. Calling it twice does nothing."""
@@ -131,15 +133,19 @@ class Store:
         fresh = not self.path.exists()
         if fresh:
             os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5.0)
         try:
-            connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5.0)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute(f"PRAGMA journal_size_limit={_JOURNAL_LIMIT_BYTES}")
             connection.execute("PRAGMA temp_store=MEMORY")
             migrate(connection)
             return connection
+        except ReefError:
+            connection.close()
+            raise
         except sqlite3.DatabaseError as error:
+            connection.close()
             raise Unavailable(
                 f"{self.path} cannot be opened: {error}",
                 hint="nothing was changed; keep a copy of the file, then run: reef doctor",

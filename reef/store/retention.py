@@ -11,10 +11,12 @@ import shutil
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from reef.errors import ReefError
 from reef.store.bodies import segment_ids
 from reef.store.database import Store
 
@@ -49,15 +51,17 @@ class Purged:
     artifacts: int
 
 
-def sweep(store: Store, home: Path, limits: Limits, now_s: float) -> Purged:
-    """One pass over everything that has a limit."""
+def sweep(
+    store: Store, home: Path, limits: Limits, now_s: float, *, go_on: Callable[[], bool] = lambda: True
+) -> Purged:
+    """One pass over everything that has a limit; it ends early, between two batches, once ``go_on`` says no."""
     bodies = 0
     if limits.days:
         before_s = now_s - limits.days * 86400
-        while done := store.write(partial(_purge_older, before_s, now_s)):
+        while go_on() and (done := store.write(partial(_purge_older, before_s, now_s))):
             bodies += done
     segments = _collect_segments(store) if bodies else 0
-    while limits.size_gb and _body_bytes(store) > limits.size_gb * 1e9:
+    while limits.size_gb and go_on() and _body_bytes(store) > limits.size_gb * 1e9:
         done = store.write(partial(_purge_oldest, now_s))
         if not done:
             log.warning("the store is over its size limit, and what is left still has to be judged or trained")
@@ -87,12 +91,15 @@ class Retention:
 
     def _run(self) -> None:
         while True:
-            purged = sweep(self._store, self._home, self._limits, time.time())
-            if purged != Purged(0, 0, 0):
-                log.info(
-                    "retention: %d bodies, %d segments, %d artifacts", purged.bodies, purged.segments, purged.artifacts
+            try:
+                purged = sweep(
+                    self._store, self._home, self._limits, time.time(), go_on=lambda: not self._stop.is_set()
                 )
-            self._store.checkpoint()
+                if purged != Purged(0, 0, 0):
+                    log.info("retention: %s", purged)
+                self._store.checkpoint()
+            except ReefError as error:  # the edge of the thread: a full disk must not end what can free it
+                log.warning("retention is tried again in %.0f s: %s", _EVERY_S, error)
             if self._stop.wait(_EVERY_S):
                 return
 
@@ -197,8 +204,16 @@ def _collect_artifacts(store: Store, home: Path, keep: int, now_s: float) -> int
     for folder in (home / "artifacts").glob("*"):
         if folder.name.startswith(".") or folder.name in kept or not folder.is_dir():
             continue
-        if folder.name not in known and now_s - folder.stat().st_mtime < _ORPHAN_AGE_S:
+        if folder.name not in known and now_s - _changed_at(folder, now_s) < _ORPHAN_AGE_S:
             continue
         shutil.rmtree(folder, ignore_errors=True)
         removed += 1
     return removed
+
+
+def _changed_at(folder: Path, now_s: float) -> float:
+    """When ``folder`` was last written; now when a step has just removed it."""
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return now_s

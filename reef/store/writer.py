@@ -6,6 +6,7 @@ does not fail its neighbours, and each gets its own result after the commit is o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sqlite3
@@ -37,6 +38,7 @@ class Writer:
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="reef-writer", daemon=True)
         self._closed = False
+        self._door = threading.Lock()
         self.commits = 0
         self._thread.start()
 
@@ -45,29 +47,28 @@ class Writer:
         """How many items wait for the next transaction."""
         return self._queue.qsize()
 
-    def submit(self, work: Work[T]) -> Future[T]:
-        """Run ``work`` in a transaction; the future has its result once that is on disk. Cancelling it changes nothing."""
-        if self._closed:
-            raise Unavailable("the store is closed", hint="the daemon is stopping; call again after reef up")
-        if self._queue.qsize() >= self._capacity:
-            raise Unavailable("the store's queue is full", hint="slow down and retry", code="queue_full")
+    def submit(self, work: Work[T], *, between: bool = False) -> Future[T]:
+        """Run ``work`` in a transaction; the future has its result once that is on disk. Cancelling it changes nothing.
+
+        ``between`` runs it outside any transaction instead (checkpoints). Raises Unavailable when the queue is full or closed.
+        """
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # from here on nobody can cancel it: the row is written in any case
-        self._queue.put((work, future, False))
-        return future
-
-    def between(self, work: Work[T]) -> Future[T]:
-        """Run ``work`` on the writer's thread outside any transaction (checkpoints)."""
-        future: Future[T] = Future()
-        self._queue.put((work, future, True))
+        with self._door:  # nothing may get behind the mark that ends the thread: nobody would ever answer it
+            if self._closed:
+                raise Unavailable("the store is closed", hint="the daemon is stopping; call again after reef up")
+            if self._queue.qsize() >= self._capacity:
+                raise Unavailable("the store's queue is full", hint="slow down and retry", code="queue_full")
+            self._queue.put((work, future, between))
         return future
 
     def close(self) -> None:
         """Commit what waits, then stop the thread; the connection stays open."""
-        if not self._closed:
-            self._closed = True
-            self._queue.put(None)
-            self._thread.join()
+        with self._door:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join()
 
     def _run(self) -> None:
         stopping = False
@@ -98,9 +99,9 @@ class Writer:
                 db.execute("SAVEPOINT item")
                 try:
                     outcomes.append((work(db), None))
-                except sqlite3.OperationalError:
-                    raise  # disk or lock trouble concerns the whole transaction
                 except Exception as error:  # the edge: whatever the caller's work raises is the caller's to see
+                    if type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError):
+                        raise  # a full disk, a lock, a damaged file: that concerns the whole transaction
                     db.execute("ROLLBACK TO item")
                     self._on_rollback()
                     outcomes.append((None, error))
@@ -113,7 +114,8 @@ class Writer:
                 failpoints.hit("after-commit")
         except sqlite3.Error as error:
             if db.in_transaction:
-                db.execute("ROLLBACK")
+                with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+                    db.execute("ROLLBACK")
             self._on_rollback()
             outcomes = [(None, store_error(error))] * len(batch)
         for (_, future, _), (result, failed) in zip(batch, outcomes, strict=True):

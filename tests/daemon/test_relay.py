@@ -118,7 +118,7 @@ def test_silence_is_bridged_whatever_the_line_ends(tmp_path: Path) -> None:
 def test_nothing_is_put_into_a_body_that_has_no_readable_events(tmp_path: Path, kind: str) -> None:
     whole = ANSWER if kind == "plain" else gzip.compress(b"".join(STREAM))
     headers = JSON if kind == "plain" else (*SSE, ("content-encoding", "gzip"))
-    pieces = [whole[:10], whole[10:30], whole[30:]]
+    pieces = [b"", whole[:10], whole[10:30], whole[30:]]
     with (
         provider(Script(pieces, headers=headers, pause_s=0.3)) as upstream,
         daemon(tmp_path, reef_upstream_url=upstream.url, reef_keepalive_s="0.1") as one,
