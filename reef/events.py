@@ -46,6 +46,7 @@ class Bus:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._listeners: set[_Listener] = set()
+        self._closed = False
         self.listened = False
         """True while somebody listens; what happens on every request is only published then."""
 
@@ -58,6 +59,14 @@ class Bus:
         for listener in listeners:
             listener.loop.call_soon_threadsafe(listener.put, event)
 
+    def close(self) -> None:
+        """Let every listener end: the daemon is stopping, and nobody may wait for what will not come."""
+        with self._lock:
+            self._closed = True
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener.loop.call_soon_threadsafe(listener.put, None)
+
     def recent(self, after: int = 0, limit: int = 200) -> list[Event]:
         """Kept events with a number above ``after``, oldest first, the newest ``limit`` of them."""
         with self._lock:
@@ -65,19 +74,20 @@ class Bus:
         return found[-limit:]
 
     async def listen(self, after: int | None = None) -> AsyncIterator[Event]:
-        """Events as they happen; with ``after``, first the kept ones beyond that number."""
+        """Events as they happen, until ``close``; with ``after``, first the kept ones beyond that number."""
         listener = _Listener(asyncio.get_running_loop())
         with self._lock:
             self._listeners.add(listener)
             self.listened = True
+            if self._closed:
+                listener.put(None)
             backlog = [] if after is None else [event for event in self._kept if event.event_id > after]
         seen = 0
         try:
-            for event in backlog:
-                seen = event.event_id
-                yield event
-            while True:
-                event = await listener.get()
+            for kept in backlog:
+                seen = kept.event_id
+                yield kept
+            while (event := await listener.get()) is not None:
                 if event.event_id > seen:
                     yield event
         finally:
@@ -87,18 +97,18 @@ class Bus:
 
 
 class _Listener:
-    """A bounded queue on one event loop."""
+    """A bounded queue on one event loop; None in it is the end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._events: deque[Event] = deque(maxlen=_BACKLOG)
+        self._events: deque[Event | None] = deque(maxlen=_BACKLOG)
         self._arrived = asyncio.Event()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Event | None) -> None:
         self._events.append(event)
         self._arrived.set()
 
-    async def get(self) -> Event:
+    async def get(self) -> Event | None:
         while not self._events:
             self._arrived.clear()
             await self._arrived.wait()

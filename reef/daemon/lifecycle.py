@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -25,6 +26,7 @@ from reef.config import Config
 from reef.daemon.app import build_app
 from reef.daemon.services import Services
 from reef.errors import BadConfig, DaemonUnreachable
+from reef.events import Bus
 
 log = logging.getLogger("reef.daemon")
 
@@ -58,8 +60,21 @@ def serve(config: Config, *, echo: bool) -> int:
             (home / "daemon.json").unlink(missing_ok=True)
 
 
+class _Server(uvicorn.Server):
+    """Ends the streams of events when it is told to stop: by themselves they never end."""
+
+    def __init__(self, config: uvicorn.Config, bus: Bus) -> None:
+        super().__init__(config)
+        self._bus, self._loop = bus, asyncio.get_running_loop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal has come; the bus is closed on the loop, because a signal may come while its lock is held."""
+        self._loop.call_soon_threadsafe(self._bus.close)
+        super().handle_exit(sig, frame)
+
+
 async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
-    server = uvicorn.Server(
+    server = _Server(
         uvicorn.Config(
             app,
             log_config=None,
@@ -68,7 +83,8 @@ async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
             timeout_graceful_shutdown=20,
             timeout_keep_alive=75,
             h11_max_incomplete_event_size=64 * 1024,
-        )
+        ),
+        services.bus,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done; we end in order

@@ -32,7 +32,8 @@ async def report(request: Request) -> Response:
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the body is not JSON: {error}", hint="send a JSON object") from None
     name = request.headers.get("x-reef-scenario") or (body.get("scenario") if isinstance(body, dict) else None)
-    scenario = services.scenarios.opened.get(name or services.default_scenario) or await _scenario(services, name)
+    known = services.scenarios.opened.get(name or services.default_scenario) if isinstance(name, str | None) else None
+    scenario = known or await _scenario(services, name)
     schema = scenario.recipe.report_schema
     if schema is None:
         hint = "it learns from the traffic itself"
@@ -87,7 +88,9 @@ async def import_records(request: Request) -> Response:
 
 async def _scenario(services: Services, name: Any) -> Scenario:
     found = name or services.default_scenario
-    if not isinstance(found, str) or not found:
+    if not isinstance(found, str):
+        raise BadRequest(f"scenario must be text, not {type(found).__name__}", field="scenario")
+    if not found:
         raise BadRequest("no x-reef-scenario header", hint="name the workload the report belongs to", field="scenario")
     return services.scenarios.opened.get(found) or await services.scenarios.open(found)
 
@@ -114,6 +117,8 @@ def _imported(row: Any, index: int, scenario: str) -> AgentRecord:
     response = row.get("response")
     if not isinstance(response, dict):
         raise BadRequest("an imported record needs a response object", field=f"records[{index}].response")
+    if not isinstance(response.get("training", {}), dict):
+        raise BadRequest("training must be an object of tensors", field=f"records[{index}].response.training")
     state = row.get("state", "complete")
     if state not in _STATES:
         raise BadRequest(f"state {state!r} is none of {', '.join(_STATES)}", field=f"records[{index}].state")
