@@ -50,13 +50,19 @@ def spawn(home: Path, settings: Mapping[str, str], *, config: Path | None = None
 def wait_ready(
     child: subprocess.Popen[bytes], home: Path, wait_s: float, *, tick: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """What the daemon says of itself once it is ready; raises StartFailed with its last words, or Unavailable."""
+    """What the daemon says of itself once it is ready; raises StartFailed with its last words, or Unavailable.
+
+    Where another start was faster, ``child`` has ended and the daemon that serves ``home`` is answered with.
+    """
     deadline = time.monotonic() + wait_s
     while True:
         found = discovery(home)
         if found is not None and found["pid"] == child.pid and found["state"] == "ready":
             return found
-        if child.poll() is not None:
+        if child.poll() is not None and locked(home):
+            if (other := running(home)) is not None:
+                return other
+        elif child.poll() is not None:
             said = (home / "logs" / "start.log").read_text(encoding="utf-8", errors="replace").strip()
             message, _, hint = said.removeprefix("error: ").partition("\n  try: ")
             raise StartFailed(message or "the daemon ended at once", hint or "see: reef logs", child.returncode)

@@ -86,7 +86,7 @@ def up(
     child = spawn(folder, settings, config=config)
     with _spinner("starting"):
         found = wait_ready(child, folder, wait)
-    _say_up(found, folder, as_json, fresh=True)
+    _say_up(found, folder, as_json, fresh=found["pid"] == child.pid)
 
 
 def serve(

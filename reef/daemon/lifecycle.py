@@ -31,6 +31,8 @@ from reef.events import Bus
 log = logging.getLogger("reef.daemon")
 
 _LOG_BYTES, _LOG_FILES = 10 * 2**20, 3
+_LOCK_S = 0.5
+"""Somebody who only asks whether a daemon runs holds the lock for an instant."""
 
 
 def serve(config: Config, *, echo: bool) -> int:
@@ -39,7 +41,7 @@ def serve(config: Config, *, echo: bool) -> int:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FileLock(home / "lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=_LOCK_S)
     except Timeout:
         raise DaemonUnreachable(
             f"another daemon already uses {home}",
@@ -47,6 +49,7 @@ def serve(config: Config, *, echo: bool) -> int:
             code="already_running",
         ) from None
     with lock:
+        (home / "daemon.json").unlink(missing_ok=True)  # of one that was killed: its process number may be another's now
         _logging(home, config.service.log_level, echo)
         app = build_app(config, _token(config))
         services: Services = app.state.services

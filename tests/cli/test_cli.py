@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,15 @@ def test_up_twice_down_twice(tmp_path: Path) -> None:
         assert schema(reef(tmp_path, "down", "--json"), "down")["stopped"] is True
         assert schema(reef(tmp_path, "down", "--json"), "down")["stopped"] is False
         refused(reef(tmp_path, "status"), 3, "reef up")
+
+
+def test_two_starts_at_once_are_one_daemon(tmp_path: Path) -> None:
+    with provider(Script()) as upstream, ThreadPoolExecutor(3) as pool:
+        words = ("up", "--port", "0", "--upstream-url", upstream.url, "--json")
+        started = [schema(one, "up") for one in pool.map(lambda _: reef(tmp_path, *words), range(3))]
+        assert len({found["pid"] for found in started}) == 1
+        assert sum(found["started"] for found in started) == 1
+        assert schema(reef(tmp_path, "down", "--json"), "down")["stopped"] is True
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
