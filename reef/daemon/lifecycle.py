@@ -49,7 +49,8 @@ def serve(config: Config, *, echo: bool) -> int:
             code="already_running",
         ) from None
     with lock:
-        (home / "daemon.json").unlink(missing_ok=True)  # of one that was killed: its process number may be another's now
+        # One that was killed left its process number behind, which may be another program's by now.
+        (home / "daemon.json").unlink(missing_ok=True)
         _logging(home, config.service.log_level, echo)
         app = build_app(config, _token(config))
         services: Services = app.state.services
