@@ -1,10 +1,11 @@
 """Speed of the embedded engine over HTTP, side by side with bare loops over the same weights, and beside a training step.
 
-    python benchmarks/engine.py --model DIR [--tokens 64] [--rounds 3] [--json FILE]
+    python benchmarks/engine.py --model DIR [--tokens 64] [--rounds 3] [--parts bare adapter training]
 
 Three columns take turns in every round, so that noise of the machine falls on all alike: the engine (streamed /generate
 with log-probs), transformers' ``generate``, and a bare loop of our own (forward with a DynamicCache, sample, gather).
-Then the engine alone and the engine beside a train child that steps without pause take turns. Ratios are what counts.
+Then the engine alone and the engine beside a train child that steps without pause take turns. Ratios are what counts;
+on a machine that others use too, the ratios of processor time (Linux) say more than those of the clock.
 """
 
 from __future__ import annotations
@@ -55,10 +56,9 @@ def main() -> None:
                 "machine": {"cores": os.cpu_count(), "torch": torch.__version__, "load": os.getloadavg()},
                 "tokens": options.tokens,
                 "threads": options.threads,
-                "bare": bare(engine, options),
-                "adapter": adapter(engine, runtime, options),
-                "training": training(engine, runtime, options),
             }
+            for part in options.parts:
+                result[part] = PARTS[part](engine, runtime, options)
         finally:
             runtime.stop()
     if options.json is not None:
@@ -71,6 +71,7 @@ class Engine:
     def __init__(self, runtime: TorchRuntime, tokens: int, vocab: int) -> None:
         self._address = urlsplit(runtime.engine_url)
         self._key = runtime.engine_key
+        self._pid = runtime.status()["engine"]["pid"]
         self._tokens = tokens
         self._vocab = vocab
         self.adapters: Sequence[str | None] = (None,)
@@ -81,6 +82,14 @@ class Engine:
         with ThreadPoolExecutor(batch) as pool:
             tokens = sum(pool.map(self._stream, range(batch)))
         return tokens / (time.perf_counter() - began_at)
+
+    def processor_s(self) -> float:
+        """Processor time of the engine child so far; 0 where the system does not tell."""
+        stat = Path(f"/proc/{self._pid}/stat")
+        if not stat.exists():
+            return 0.0
+        fields = stat.read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _stream(self, number: int) -> int:
         connection = HTTPConnection(str(self._address.hostname), self._address.port, timeout=600)
@@ -108,12 +117,13 @@ def prompt(number: int, vocab: int) -> list[int]:
     return [source.randrange(3, vocab) for _ in range(PROMPT_TOKENS)]
 
 
-def bare(engine: Engine, options: argparse.Namespace) -> list[dict[str, Any]]:
+def bare(engine: Engine, runtime: TorchRuntime, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The engine beside ``generate`` and beside a bare loop."""
     model: Any = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, attn_implementation="sdpa")
     model.eval()
     vocab = model.config.get_text_config().vocab_size
     rows = []
+    costs = {"engine": engine.processor_s, "generate": time.process_time, "loop": time.process_time}
     with torch.inference_mode():
         for batch in BATCHES:
             ids = torch.tensor([prompt(number, vocab) for number in range(batch)])
@@ -122,8 +132,21 @@ def bare(engine: Engine, options: argparse.Namespace) -> list[dict[str, Any]]:
                 "generate": lambda i=ids: _timed(i, options.tokens, lambda: _generate(model, i, options.tokens)),
                 "loop": lambda i=ids: _timed(i, options.tokens, lambda: _loop(model, i, options.tokens)),
             }
-            rows.append({"batch": batch, **_take_turns(columns, options.rounds)})
+            spent: dict[str, list[float]] = {name: [] for name in columns}
+            counted = {name: _counting(act, costs[name], spent[name]) for name, act in columns.items()}
+            row: dict[str, Any] = {"batch": batch, **_take_turns(counted, options.rounds)}
+            per_token_ms = {
+                name: statistics.median(each[1:]) / batch / options.tokens * 1e3 for name, each in spent.items()
+            }
+            row["processor_ms_per_token"] = per_token_ms
+            rows.append(row)
     _table("engine over HTTP against bare loops, tokens/s", rows, ("generate", "loop"))
+    print("processor time per token, ms")
+    for row in rows:
+        cost = row["processor_ms_per_token"]
+        shown = "  ".join(f"{name} {value:6.1f}" for name, value in cost.items())
+        against = "  ".join(f"{name}/engine {cost[name] / cost['engine']:.2f}" for name in ("generate", "loop"))
+        print(f"  B={row['batch']:<3} {shown}   {against}", flush=True)
     return rows
 
 
@@ -158,6 +181,21 @@ def training(engine: Engine, runtime: TorchRuntime, options: argparse.Namespace)
         rows.append({"batch": batch, "beside": statistics.median(beside), "alone": statistics.median(alone)})
     _table("beside a training step against alone, tokens/s", rows, ("alone",), ("beside",))
     return rows
+
+
+def _counting(act: Callable[[], float], cost_s: Callable[[], float], spent: list[float]) -> Callable[[], float]:
+    """``act`` with the processor time it took noted in ``spent``."""
+
+    def counted() -> float:
+        before_s = cost_s()
+        rate = act()
+        spent.append(cost_s() - before_s)
+        return rate
+
+    return counted
+
+
+PARTS = {"bare": bare, "adapter": adapter, "training": training}
 
 
 def _with(engine: Engine, adapters: Sequence[str | None], batch: int) -> float:
@@ -285,6 +323,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=64, help="new tokens of each request")
     parser.add_argument("--rounds", type=int, default=3, help="turns that count")
     parser.add_argument("--threads", type=int, default=1, help="torch threads of every column")
+    parser.add_argument("--parts", nargs="+", choices=sorted(PARTS), default=list(PARTS), help="what to measure")
     parser.add_argument("--json", type=Path, default=None, help="write all figures to this file")
     return parser.parse_args()
 
