@@ -1,6 +1,6 @@
-"""RecordStore: append, resolve, page, mark. The only module that knows the records table.
+"""RecordStore: what may be done with records, and every way to read them.
 
-Knows nothing of recipes, releases' files or HTTP. Called by the gateway, the report route, the trainer and readers.
+Knows nothing of how a row is written (records.writing does) or of what a body means. Built by daemon.app and by tests.
 """
 
 from __future__ import annotations
@@ -8,67 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from reef.core.records_types import AgentRecord, Delivery, Finish, RecordState, RequestType
-from reef.errors import BadRequest, Conflict, NotFound, ReefError
+from reef.errors import Conflict, NotFound
+from reef.records.values import Exchange, Mark, ResponseReader, Row
+from reef.records.writing import NEXT_REV, insert_record, make_scenario, write_exchange
 from reef.store import Store
-from reef.store.bodies import Segment, join_tensors, read_body, split_tensors
-
-ResponseReader = Callable[[Mapping[str, Any], bytes], Any]
-"""``(record's meta, wire bytes)`` -> the plain response object; given by the composition root."""
+from reef.store.bodies import join_tensors, read_body
 
 _COLUMNS = "seq, id, type, state, reason, created_at, rev, release_id, session, consumed_step, purged_at, meta"
 _LIVE = "state IN ('parked','accepted')"
-_INLINE_BYTES = 64
-"""A body longer than this is shared with equal ones."""
-_NEXT_REV = "(SELECT COALESCE(MAX(r.rev), 0) + 1 FROM records r WHERE r.scenario_id = ?)"
-_END_COLUMNS = "state, reason, release_id, meta, response, training, size_bytes, rev"
-_END_VALUES = f"?, ?, ?, ?, ?, ?, ?, CASE WHEN ? THEN {_NEXT_REV} END"
-_END = (
-    "state = ?, reason = ?, release_id = ?, meta = ?, response = ?, training = ?, size_bytes = ?,"
-    f" rev = CASE WHEN ? THEN {_NEXT_REV} END"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """One model call on its way into the store. ``segments`` are the request's bytes, cut by ``split_json``."""
-
-    record_id: str
-    scenario: str
-    segments: Sequence[Segment]
-    created_at: float
-    session: str | None = None
-    release_id: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A record with what only the store knows of it: order numbers and the step that consumed it."""
-
-    seq: int
-    rev: int | None
-    record: AgentRecord
-    consumed_step: int | None
-    purged_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A judgment to keep: the report's new state with its reason code and sentence."""
-
-    record_id: str
-    state: RecordState
-    reason: str | None = None
 
 
 class RecordStore:
@@ -101,36 +55,8 @@ class RecordStore:
             row = db.execute("SELECT hash FROM records WHERE id = ?", (record.agent_record_id,)).fetchone()
             if row is not None:
                 return self._again(db, record, same=row[0] == digest)
-            scenario_id = self._scenario_ids.get(record.scenario) or self._scenario_id(db, record.scenario)
-            for reference in references:
-                named = db.execute("SELECT scenario_id, type FROM records WHERE id = ?", (reference,)).fetchone()
-                if named is not None and named != (scenario_id, "inference"):
-                    raise _wrong_reference(reference, record.scenario, same_scenario=named[0] == scenario_id)
-            put = self.store.segments.put
-            cursor = db.execute(
-                "INSERT INTO records(id, scenario_id, type, state, reason, created_at, rev, release_id, session, hash,"
-                " meta, size_bytes, request, response, training) VALUES (?,?,?,?,?,?,"
-                f" CASE ? WHEN 'open' THEN NULL ELSE {_NEXT_REV} END,?,?,?,?,?,?,?,?)",
-                (
-                    record.agent_record_id,
-                    scenario_id,
-                    record.request_type.value,
-                    record.state.value,
-                    record.reason,
-                    record.created_at,
-                    record.state.value,
-                    scenario_id,
-                    record.release_id,
-                    record.session,
-                    digest,
-                    orjson.dumps({"kind": "json", **record.meta}).decode(),
-                    sum(map(len, parts)),
-                    *(put(db, [(len(part) > _INLINE_BYTES, part)] if part else ()) for part in parts),
-                    None if training is None else put(db, split_tensors(training)),
-                ),
-            )
-            for reference in references:
-                db.execute("INSERT OR IGNORE INTO report_refs VALUES (?, ?)", (reference, cursor.lastrowid))
+            scenario_id = self._scenario_ids.get(record.scenario) or make_scenario(db, record.scenario)
+            insert_record(db, record, scenario_id, references, digest, parts, training, self.store.segments.put)
             return record
 
         return self.store.submit(work)
@@ -143,53 +69,8 @@ class RecordStore:
         With its end a row becomes final, and visible to the trainer, in the same transaction.
         """
 
-        def work(db: sqlite3.Connection) -> None:
-            scenario_id = self._scenario_ids.get(exchange.scenario) or self._scenario_id(db, exchange.scenario)
-            put = self.store.segments.put
-            meta, sent, training = dict(exchange.meta), b"", None
-            if finish is not None and delivery is not None:
-                sent, training = delivery.sent, finish.training
-                known = {
-                    "status": delivery.status,
-                    "content_type": delivery.headers.get("content-type"),
-                    "content_encoding": delivery.headers.get("content-encoding"),
-                    "duration_ms": round(delivery.duration_ms, 1),
-                    "first_byte_ms": None if delivery.first_byte_ms is None else round(delivery.first_byte_ms, 1),
-                    "finish_reason": finish.finish_reason,
-                    "usage": dict(finish.usage) or None,
-                    "model": finish.model,
-                    "training_error": finish.training_error,
-                }
-                meta |= {name: value for name, value in known.items() if value is not None}
-            end = (
-                "open" if finish is None else finish.state.value,
-                None if finish is None else finish.reason,
-                exchange.release_id,
-                orjson.dumps(meta).decode(),
-                put(db, [(len(sent) > _INLINE_BYTES, sent)] if sent else ()),
-                None if training is None else put(db, split_tensors(training)),
-                sum([len(data) for _, data in exchange.segments], len(sent)),
-                finish is not None,
-                scenario_id,
-            )
-            if opened:
-                db.execute(f"UPDATE records SET {_END} WHERE id = ? AND state = 'open'", (*end, exchange.record_id))
-                return
-            db.execute(
-                f"INSERT INTO records({_END_COLUMNS}, id, scenario_id, type, created_at, session, hash, request)"
-                f" VALUES ({_END_VALUES}, ?, ?, 'inference', ?, ?, ?, ?)",
-                (
-                    *end,
-                    exchange.record_id,
-                    scenario_id,
-                    exchange.created_at,
-                    exchange.session,
-                    hashlib.blake2b(exchange.record_id.encode(), digest_size=16).digest(),
-                    put(db, exchange.segments),
-                ),
-            )
-
-        return self.store.submit(work)
+        put = self.store.segments.put
+        return self.store.submit(partial(write_exchange, self._scenario_ids, put, exchange, finish, delivery, opened))
 
     def close_open(self, reason: str) -> int:
         """Mark rows that a dead daemon left open as aborted; returns how many."""
@@ -198,7 +79,7 @@ class RecordStore:
             rows = db.execute("SELECT seq, scenario_id FROM records WHERE state = 'open'").fetchall()
             for seq, scenario_id in rows:
                 db.execute(
-                    f"UPDATE records SET state = 'aborted', reason = ?, rev = {_NEXT_REV} WHERE seq = ?",
+                    f"UPDATE records SET state = 'aborted', reason = ?, rev = {NEXT_REV} WHERE seq = ?",
                     (reason, scenario_id, seq),
                 )
             return len(rows)
@@ -232,7 +113,8 @@ class RecordStore:
         text = json.dumps(value)
         self.store.write(
             lambda db: db.execute(
-                "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", (self._scenario_id(db, scenario), key, text)
+                "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)",
+                (self._scenario_ids.get(scenario) or make_scenario(db, scenario), key, text),
             )
         )
 
@@ -409,20 +291,6 @@ class RecordStore:
         row = db.execute(f"SELECT {_COLUMNS} FROM records WHERE id = ?", (record.agent_record_id,)).fetchone()
         return self._row(row, record.scenario).record
 
-    def _scenario_id(self, db: sqlite3.Connection, name: str) -> int:
-        known = self._scenario_ids.get(name)
-        if known is not None:
-            return known
-        # Not remembered here: a rolled-back insert would leave a wrong id. Readers remember what is on disk.
-        row = db.execute("SELECT id FROM scenarios WHERE name = ?", (name,)).fetchone()
-        if row is not None:
-            return int(row[0])
-        made = db.execute(
-            "INSERT INTO scenarios(name, recipe, surface, created_at) VALUES (?, '', 'nothing', ?)", (name, time.time())
-        )
-        assert made.lastrowid is not None
-        return made.lastrowid
-
     def known(self, name: str) -> int | None:
         """The row id of a scenario that is on disk, remembered from then on; None for no such scenario."""
         known = self._scenario_ids.get(name)
@@ -512,15 +380,9 @@ class StoredPayload(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._load())
 
+    def items(self) -> ItemsView[str, Any]:
+        """Everything in one read: ``dict(payload.items())`` where several keys are wanted."""
+        return self._load().items()
+
     def _load(self) -> dict[str, Any]:
         return self._records.load(self._seq, self._kind, self._meta)
-
-
-def _wrong_reference(reference: str, scenario: str, *, same_scenario: bool) -> ReefError:
-    if same_scenario:
-        return BadRequest(f"{reference} is not an inference", hint="name a receipt of a model call", field="references")
-    return Conflict(
-        f"{reference} belongs to another scenario than {scenario!r}",
-        hint="send the report with the scenario that the call was made in",
-        code="other_scenario",
-    )
