@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import random
 import sys
 import tempfile
@@ -127,6 +128,8 @@ class Demo:
             "reef.model_path": str(self.model),
             "training.learning_rate": str(LEARNING_RATE),
             "training.slots": str(IN_FLIGHT),
+            # Asking and training take turns here, so a step may have every core.
+            "training.train_threads": str(os.cpu_count() or 1),
             "training.seed": str(self.seed),
         }
         with self._bar("starting a daemon with the model", 1) as tick:
