@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,8 @@ class Scenarios:
         for row in self.chain.scenarios():
             scenario = self.open_now(row.name, create=True)
             if scenario.thread is not None:
-                scenario.thread.trainer.recover()
+                if self.backend.serving(row.name) is None:  # opened before there was an engine
+                    scenario.thread.trainer.recover()
                 scenario.thread.wake()
 
     def stop(self) -> None:
@@ -114,11 +115,12 @@ class Scenarios:
     def step(self, name: str) -> Mapping[str, Any]:
         """Make a step of whatever is complete, without waiting for a full batch."""
         thread = self._trained(name)
+        thread.trainer.catch_up()  # a report that has just come counts, although nobody has looked yet
         progress = thread.trainer.progress()
         if not progress["have"]:
             raise Conflict(
                 f"scenario {name!r} has nothing to train on yet",
-                hint=f"see why: reef status -s {name}",
+                hint="see why: reef status",
                 code="nothing_to_train",
             )
         thread.trainer.flush()
@@ -126,12 +128,19 @@ class Scenarios:
         return progress
 
     def rollback(self, name: str, to: str | None, actor: str) -> Release:
-        """Serve an earlier release again; it becomes a new one at the end of the chain."""
-        return self._serve(name, lambda: self.chain.rollback(name, to, actor))
+        """Serve an earlier release again; it becomes a new one at the end of the chain. Raises when it cannot be served."""
+
+        def change(trainer: Trainer) -> Release:
+            trainer.try_serving(
+                self.chain.rollback_target(name, to)
+            )  # its files may be gone: before anything is changed
+            return self.chain.rollback(name, to, actor)
+
+        return self._serve(name, change)
 
     def promote(self, name: str, release_id: str, actor: str) -> Release:
         """Serve a held release."""
-        return self._serve(name, lambda: self.chain.promote(name, release_id, actor))
+        return self._serve(name, lambda _: self.chain.promote(name, release_id, actor))
 
     def reject(self, name: str, release_id: str, actor: str) -> Release:
         """Refuse a held release."""
@@ -140,11 +149,13 @@ class Scenarios:
         self.bus.publish("release", name, release=release.release_id, state=release.state.value)
         return release
 
-    def _serve(self, name: str, change: Any) -> Release:
+    def _serve(self, name: str, change: Callable[[Trainer], Release]) -> Release:
         thread = self._trained(name)
-        with thread.trainer.lock:
-            release: Release = change()
-            thread.trainer.recover()
+        with thread.between_steps() as trainer:
+            try:
+                release = change(trainer)
+            finally:
+                trainer.recover()
         thread.wake()
         release = self.chain.get(name, release.release_id)
         self.bus.publish("release", name, release=release.release_id, state=release.state.value)

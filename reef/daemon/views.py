@@ -35,7 +35,7 @@ def record_view(services: Services, row: Row, *, bodies: bool) -> dict[str, Any]
         "purged_at": row.purged_at,
     }
     if record.request_type is not RequestType.INFERENCE:
-        payload = dict(record.payload)
+        payload = dict(record.payload.items())
         view |= {"score": payload.get("score"), "references": payload.get("references", [])}
         if bodies:
             view |= {"feedback": payload.get("feedback"), "metadata": payload.get("metadata") or {}}
@@ -43,7 +43,7 @@ def record_view(services: Services, row: Row, *, bodies: bool) -> dict[str, Any]
         step = services.chain.step_of(row.consumed_step) if row.consumed_step is not None else None
         view["consumed_by"] = None if step is None else {"step": step.number, "release_id": step.release_id}
         if record.request_type is RequestType.INFERENCE:
-            payload = dict(record.payload)
+            payload = dict(record.payload.items())
             view |= {"request": payload["request"], "response": payload["response"]}
             view["reports"] = services.records.referencing(record.agent_record_id)
     else:

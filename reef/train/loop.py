@@ -98,6 +98,8 @@ class Trainer:
         self._reserved: str | None = None
         self._used: tuple[str, ...] = ()
         self._rev: int | None = None
+        self.on_verdict: Callable[[], None] = lambda: None
+        """Called, from a judge's thread, when a derived judgment has ended; the loop looks again."""
         self._lags: tuple[str | None, dict[str | None, int]] = (None, {})
         self._unpublished: Release | None = None
         full = {
@@ -106,7 +108,8 @@ class Trainer:
             "reserved": tuple(row.reserved),
             "verdict_memory": _Verdicts(records, scenario),
         }
-        self.processor = processor(ProcessorContext(scenario, full, self._resolve, self._lag))
+        context = ProcessorContext(scenario, full, self._resolve, self._lag, lambda: self.on_verdict())
+        self.processor = processor(context)
         self._progress = self.processor.progress()
 
     # -- the surface the spec names
@@ -118,12 +121,10 @@ class Trainer:
             full = self.processor.ready()
             batch = self.processor.build_batch() if full else None
             if batch is not None and batch.batch_id != self._reserved:
-                self._reserved = batch.batch_id
-                self._used = self.processor.batch_records(batch.batch_id)
                 self.chain.reserve(self.scenario, self.processor.batch_owners(batch.batch_id))
+                self._reserved, self._used = batch.batch_id, self.processor.batch_records(batch.batch_id)
             self._keep_judged()
             self._progress = self.processor.progress()
-            self.wants_inferences = not self.processor.reports_only or bool(self._progress["waiting_for"])
             return batch
 
     def algorithm_state_dict(self) -> dict[str, Any]:
@@ -135,35 +136,37 @@ class Trainer:
     def catch_up(self) -> None:
         """Ingest what has become final since the last call; the first call replays what a dead trainer left."""
         with self.lock:
-            if self._rev is None:
-                self._rev = self.records.last_rev(self.scenario)
-                rows = self.records.live(
-                    self.scenario, reports_only=self.processor.reports_only, context=_CONTEXT_REPORTS
-                )
-                for row in rows:
-                    self._ingest(row)
-                log.info("%s took up %d records", self.scenario, len(rows))
-            while rows := self.records.pull(self.scenario, self._rev, _PAGE):
-                for row in rows:
-                    self._ingest(row)
-                    self._rev = row.rev or self._rev
-            if self.park_timeout_s is not None:
-                self.processor.expire(time.time() - self.park_timeout_s)
-            self._keep_judged()
-            self._progress = self.processor.progress()
+            rev = self._rev if self._rev is not None else self._replay()
+            missed = True
+            while missed:
+                while rows := self.records.pull(self.scenario, rev, _PAGE):
+                    for row in rows:
+                        self._ingest(row)
+                        rev = self._rev = row.rev or rev
+                if self.park_timeout_s is not None:
+                    self.processor.expire(time.time() - self.park_timeout_s)
+                self._keep_judged()
+                self._progress = self.processor.progress()
+                wants = not self.processor.reports_only or bool(self._progress["waiting_for"])
+                missed = wants and not self.wants_inferences  # what ended until now has woken nobody: look once more
+                self.wants_inferences = wants
 
-    def run_step(self) -> StepResult | None:
-        """Make one step of the next full batch; None when there is nothing to do."""
+    def run_step(self, begin: Callable[[], None] = lambda: None) -> StepResult | None:
+        """Make one step of the next full batch, ``begin`` called before it; None when there is nothing to do."""
         with self.lock:
             if self._unpublished is not None:
                 self._publish(self._unpublished)
             if self.review and (held := self.chain.held(self.scenario)) is not None:
+                self.catch_up()
                 return StepResult("held", f"{held.release_id} waits for review", held, retry_after_s=3600.0)
             batch = self.reserve_training_batch()
-            return None if batch is None else self.train(batch)
+            if batch is None:
+                return None
+            begin()
+            return self.train(batch)
 
     def train(self, batch: TrainingBatch) -> StepResult:
-        """The straight line of one step: signal, candidate, gate, release, served, acknowledged."""
+        """The straight line of one step: signal, candidate, gate, release, acknowledged, served."""
         with self.lock:
             head = self._head
             assert head is not None, "create() made r0"
@@ -205,6 +208,17 @@ class Trainer:
             if self._head is not None:
                 self._publish(self._head)
 
+    def try_serving(self, release: Release) -> None:
+        """Serve a past release before the chain goes back to it; raises what makes that impossible.
+
+        An engine that is away for now is no reason: the chain may move, and it is served when the engine is back.
+        """
+        with self.lock:
+            try:
+                self.runtime.publish(release)
+            except Unavailable as error:
+                log.warning("%s of %s cannot be served right now: %s", release.release_id, self.scenario, error)
+
     def flush(self) -> None:
         """Let the next batch be a small one (``reef step``)."""
         with self.lock:
@@ -235,19 +249,21 @@ class Trainer:
             )
         )
         assert release is not None
+        if verdict.decision is Decision.ACCEPT:
+            self._head, self._state, self._unpublished = release, step.next_algorithm_state, release
+        self.processor.acknowledge(batch.batch_id)  # whatever serving it runs into, this batch never trains again
         if "REEF_FAILPOINT" in os.environ:
             failpoints.hit("before-publish")
         kept = verdict.decision in (Decision.ACCEPT, Decision.HOLD)
         if verdict.decision is Decision.ACCEPT:
-            self._head, self._state = release, step.next_algorithm_state
             try:
                 self.runtime.publish(release)
                 self.chain.served(self.scenario, release.release_id)
+                self._unpublished = None
             except Unavailable as error:
                 self._not_served(release, error)
         if "REEF_FAILPOINT" in os.environ:
-            failpoints.hit("before-acknowledge")
-        self.processor.acknowledge(batch.batch_id)
+            failpoints.hit("before-settle")
         self.runtime.settle(step.step_id, release.content_id if kept else None)
         return StepResult(verdict.decision.value, verdict.reason, release)
 
@@ -275,17 +291,30 @@ class Trainer:
 
     def _publish(self, release: Release) -> None:
         """Serve a committed release; an engine that cannot confirm now is tried again before the next step."""
+        self._unpublished = release
         try:
             self.runtime.publish(release)
+            self.chain.served(self.scenario, release.release_id)
+            self._unpublished = None
         except Unavailable as error:
             self._not_served(release, error)
-        else:
-            self._unpublished = None
-            self.chain.served(self.scenario, release.release_id)
 
     def _not_served(self, release: Release, error: Unavailable) -> None:
         log.warning("%s of %s is committed but not served yet: %s", release.release_id, self.scenario, error)
-        self._unpublished = release
+
+    def _replay(self) -> int:
+        """What a dead trainer left, in its old order; returns the rev up to which all has been seen.
+
+        That is only remembered at the end: a store that fails in between must not make anything be forgotten.
+        """
+        seen = self.records.last_rev(self.scenario)
+        live = self.records.live(self.scenario, reports_only=self.processor.reports_only, context=_CONTEXT_REPORTS)
+        rows = [row for row in live if (row.rev or 0) <= seen]
+        for row in rows:
+            self._ingest(row)
+        log.info("%s took up %d records", self.scenario, len(rows))
+        self._rev = seen
+        return seen
 
     def _ingest(self, row: Row) -> None:
         record = row.record
@@ -312,6 +341,8 @@ class Trainer:
 
     def _blame(self, record: AgentRecord, code: str, error: Exception) -> None:
         log.exception("recipe code failed on %s of %s", record.agent_record_id, self.scenario)
+        if record.request_type is RequestType.INFERENCE and self.processor.reports_only:
+            return  # a report that waited for it has the blame, and the processor has refused that one
         reason = f"{code}: {type(error).__name__}: {error}"
         self.records.mark([Mark(record.agent_record_id, RecordState.REFUSED, reason)])
 

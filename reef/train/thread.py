@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from reef.events import Bus
 from reef.train.loop import StepResult, Trainer
@@ -32,6 +35,8 @@ class TrainerThread:
         self._backoff_s = _FIRST_BACKOFF_S
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
+        self._turnstile = threading.Lock()
+        trainer.on_verdict = self.wake
 
     def wake(self) -> None:
         """Something happened; the thread is started on the first call."""
@@ -45,6 +50,17 @@ class TrainerThread:
                     )
                     self._thread.start()
         self._wake.set()
+
+    @contextmanager
+    def between_steps(self) -> Iterator[Trainer]:
+        """The trainer, held still: the step in hand is waited for, and the next one does not begin before the end of this."""
+        with self._turnstile, self.trainer.lock:
+            yield self.trainer
+
+    @property
+    def free(self) -> bool:
+        """False while somebody waits for, or is, between two steps."""
+        return not self._turnstile.locked()
 
     def stop(self) -> None:
         """Finish the step in hand, then end."""
@@ -76,9 +92,9 @@ class TrainerThread:
             self._say("paused", "")
             return _HOUSEKEEPING_S
         while not self._stopping and not self.paused:
-            if self.trainer.reserve_training_batch() is not None:
-                self._say("training", "")
-            result = self.trainer.run_step()
+            with self._turnstile:  # locks are not fair: without it a full queue of batches would keep a person waiting
+                pass
+            result = self.trainer.run_step(partial(self._say, "training", ""))
             if result is None:
                 self._backoff_s = _FIRST_BACKOFF_S
                 self._say("idle", "")

@@ -59,14 +59,16 @@ class PolicyBatch(TrainingBatch):
 class ProcessorContext:
     """What a processor is built with: its scenario and the recipe's data-side knobs.
 
-    The trainer adds ``resolve`` (look a record up in the store) and ``lag`` (releases between a record's and the head); a
-    processor tested on its own does without and remembers what it ingested.
+    The trainer adds ``resolve`` (look a record up in the store), ``lag`` (releases between a record's and the head) and
+    ``wake`` (something became ready on another thread); a processor tested on its own does without and remembers what it
+    ingested.
     """
 
     scenario: str
     config: Mapping[str, Any] = field(default_factory=dict)
     resolve: Resolver | None = None
     lag: Callable[[str | None], int] | None = None
+    wake: Callable[[], None] | None = None
 
 
 class RowError(ValueError):

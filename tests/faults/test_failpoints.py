@@ -22,7 +22,7 @@ from tests.faults.world import ROOT, STUB, imported
 from tests.support import Daemon, eventually
 
 SETTINGS = {"reef.upstream_url": "http://127.0.0.1:9", "reef.recipe": STUB, "reef.batch_size": "3"}
-NAMED = ("before-step:2", "before-step-commit", "before-publish:2", "before-acknowledge")
+NAMED = ("before-step:2", "before-step-commit", "before-publish:2", "before-settle")
 Act = Callable[[ReefClient], Any]
 
 

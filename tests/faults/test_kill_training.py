@@ -105,7 +105,7 @@ def test_a_step_that_died_at_every_point(tiny_model: Path, tmp_path: Path) -> No
     points = ("before-step", "before-step", "before-step-commit", "before-commit:2", "before-publish")
     try:
         receipts = die_at(one, points)
-        one.start(failpoint="before-acknowledge")
+        one.start(failpoint="before-settle")
         with one.client() as client:
             check_first_step(one, client, receipts)
         feed(one, 2)

@@ -11,11 +11,13 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from reef.core.records_types import AgentRecord, RecordState
+from reef.errors import ReefError
 from reef.train.processors.base import DataProcessor, Judged, RecipeBug, RetentionDecision
 from reef.train.processors.pairing import Judgment
 from reef.train.processors.units import Accepted, Group, Unit, UnitPool
@@ -120,7 +122,7 @@ class DerivedProcessor(DataProcessor):
             return
         if self._worker is None:
             self._worker = _Worker(self.concurrency, type(self).__name__)
-        self._worker.run(self._ask(item))
+        self._worker.run(partial(self._ask, item))
 
     def retire(self, record_id: str, reason: str) -> None:
         """Release a record that will not train, for ``reason`` (code and sentence)."""
@@ -139,9 +141,16 @@ class DerivedProcessor(DataProcessor):
             if failed is not None:
                 self._retire_item(item, f"judge_failed: {failed}")
                 continue
-            judgment = self.accept(item, verdict)
-            if judgment.verdict == "wait":
-                raise RecipeBug(f"{type(self).__name__}.accept answered WAIT", hint="answer TRAIN or NEVER")
+            try:
+                judgment = self.accept(item, verdict)
+                if judgment.verdict == "wait":
+                    raise RecipeBug(f"{type(self).__name__}.accept answered WAIT", hint="answer TRAIN or NEVER")
+            except (
+                Exception
+            ) as error:  # the edge to the recipe's code: it is told, and the item does not hang in the air
+                code = "recipe_bug" if isinstance(error, RecipeBug) else "recipe_error"
+                self._retire_item(item, f"{code}: {type(error).__name__}: {error}")
+                raise
             if judgment.verdict == "never":
                 self._retire_item(item, judgment.reason or "not_accepted")
                 continue
@@ -230,10 +239,18 @@ class DerivedProcessor(DataProcessor):
             raise
         except Exception as error:  # the edge: a judge is the recipe's code and may fail in any way
             log.warning("judge of %s failed on %s: %s", type(self).__name__, item.key, error)
-            self._finished.put((item, None, f"{type(error).__name__}: {error}"))
+            self._finish(item, None, f"{type(error).__name__}: {error}")
             return
-        self._memory.put(item.key, verdict)
-        self._finished.put((item, verdict, None))
+        try:
+            self._memory.put(item.key, verdict)
+        except ReefError as error:  # it counts all the same; only after a restart it is asked for again
+            log.warning("the verdict on %s is not kept: %s", item.key, error)
+        self._finish(item, verdict, None)
+
+    def _finish(self, item: Item, verdict: Any, failed: str | None) -> None:
+        self._finished.put((item, verdict, failed))
+        if self.context.wake is not None:
+            self.context.wake()
 
     def _retire_item(self, item: Item, reason: str) -> None:
         for record_id in item.record_ids:
@@ -254,12 +271,12 @@ class _Worker:
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"judge-{name}", daemon=True)
         self._thread.start()
 
-    def run(self, coroutine: Any) -> None:
-        """Start a coroutine when there is room."""
+    def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start ``work`` when there is room."""
 
         async def limited() -> None:
             async with self._limit:
-                await coroutine
+                await work()
 
         asyncio.run_coroutine_threadsafe(limited(), self._loop)
 

@@ -56,7 +56,7 @@ class ReportView:
 
     def __init__(self, report: AgentRecord, inferences: Mapping[str, AgentRecord]) -> None:
         self.report = report
-        self.payload: Mapping[str, Any] = dict(report.payload)
+        self.payload: Mapping[str, Any] = dict(report.payload.items())
         self.references: tuple[str, ...] = tuple(dict.fromkeys(map(str, self.payload.get("references") or ())))
         self.inferences: tuple[AgentRecord, ...] = tuple(
             inferences[ref] for ref in self.references if ref in inferences
@@ -269,8 +269,16 @@ class PairingProcessor(DataProcessor):
             return
         if self.context.resolve is None:
             self._inferences.setdefault(record_id, record)
+        failed: Exception | None = None
         for report_id in sorted(self._waiting.pop(record_id, ()), key=lambda one: self._live[one].order):
-            self._judge(self._live[report_id], {record_id: record})
+            try:
+                self._judge(self._live[report_id], {record_id: record})
+            except (
+                Exception
+            ) as error:  # the edge to the recipe's judge: its report is refused, the others have their turn
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _ingest_report(self, record: AgentRecord) -> None:
         report_id = record.agent_record_id
@@ -296,13 +304,15 @@ class PairingProcessor(DataProcessor):
     def _judge(self, live: _Live, landed: Mapping[str, AgentRecord]) -> None:
         report_id = live.record.agent_record_id
         view = ReportView(live.record, self._resolve(live.references, landed))
-        judgment = self.judge(view)
+        try:
+            judgment = self._answer(view)
+        except (
+            Exception
+        ) as error:  # the edge to the recipe's judge: it is told, and the report does not hang in the air
+            code = "recipe_bug" if isinstance(error, RecipeBug) else "recipe_error"
+            self._refuse(report_id, f"{code}: {type(error).__name__}: {error}")
+            raise
         if judgment.verdict == "wait":
-            if not view.missing:
-                raise RecipeBug(
-                    f"{type(self).__name__}.judge answered WAIT for {report_id}, which waits for nothing",
-                    hint="answer TRAIN or NEVER once every reference has arrived",
-                )
             for reference in view.missing:
                 self._waiting.setdefault(reference, set()).add(report_id)
             self._judged.append(Judged(report_id, RecordState.PARKED, f"waiting: for {view.missing[0]}"))
@@ -310,6 +320,15 @@ class PairingProcessor(DataProcessor):
             self._refuse(report_id, judgment.reason or view.noted or "not_accepted: the recipe's judge said never")
         else:
             self._accept(live, view, judgment)
+
+    def _answer(self, view: ReportView) -> Judgment:
+        judgment = self.judge(view)
+        if judgment.verdict == "wait" and not view.missing:
+            raise RecipeBug(
+                f"{type(self).__name__}.judge answered WAIT for {view.report.agent_record_id}, which waits for nothing",
+                hint="answer TRAIN or NEVER once every reference has arrived",
+            )
+        return judgment
 
     def _accept(self, live: _Live, view: ReportView, judgment: Judgment) -> None:
         report_id = live.record.agent_record_id

@@ -66,12 +66,12 @@ def prepare_slime_step(batch: TrainingBatch, step_preparer: str | Preparer, stat
             if not math.isfinite(value):
                 raise BadRequest(f"{name}: advantage {index} is {value}", field="advantages")
     payload |= dict(signal.extras)
-    for name in sorted(family.forbids & payload.keys()):
+    for given in sorted(family.forbids & payload.keys()):
         raise BadRequest(
-            f"loss family {family.name} has no place for {name}, and training would silently ignore it",
+            f"loss family {family.name} has no place for {given}, and training would silently ignore it",
             hint="use family pg for per-sample weights, or leave them out",
-            field=name,
+            field=given,
         )
-    for name in sorted(family.needs - payload.keys() - {"rollout_log_probs"}):
-        raise BadRequest(f"loss family {family.name} needs {name}", hint=f"return it from {name}", field=name)
+    for missing in sorted(family.needs - payload.keys() - {"rollout_log_probs"}):
+        raise BadRequest(f"loss family {family.name} needs {missing}", hint=f"return it from {name}", field=missing)
     return PreparedStep("train", signal, payload)
