@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from reef.core.artifacts import artifact_path
 from reef.core.reports import check_name
-from reef.daemon.reports import _json
 from reef.daemon.services import Services
 from reef.daemon.views import record_view, release_view, scenario_view, status_view, step_view
-from reef.daemon.wire import json_response, read_body
+from reef.daemon.wire import json_response, read_body, read_json
 from reef.errors import BadRequest, NotFound
 
 T = TypeVar("T")
@@ -43,14 +43,14 @@ def _whole(request: Request, name: str, default: int, low: int, high: int) -> in
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isdigit() or not low <= int(text) <= high:
+    if not text.isdecimal() or not low <= int(text) <= high:
         raise BadRequest(f"{name}={text[:40]!r} is not a whole number from {low} to {high}", field=name)
     return int(text)
 
 
 async def _body(request: Request) -> dict[str, Any]:
     raw = await read_body(request, _services(request).max_body_bytes)
-    body = _json(raw) if raw else {}
+    body = read_json(raw) if raw else {}
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
     return body
@@ -210,7 +210,7 @@ async def release_diff(request: Request) -> Response:
 
 
 def _manifest(home: Path, content_id: str) -> str:
-    path = home / "artifacts" / content_id / "manifest.json"
+    path = artifact_path(home, content_id) / "manifest.json"
     if not path.is_file():
         return ""
     return json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=2, sort_keys=True)
@@ -280,7 +280,7 @@ async def events(request: Request) -> Response:
     """What happens, as server-sent events; ``Last-Event-ID`` or ``?after=`` resumes."""
     services = _services(request)
     last = request.headers.get("last-event-id") or request.query_params.get("after")
-    if last is not None and not last.isdigit():
+    if last is not None and not last.isdecimal():
         raise BadRequest(f"event id {last[:40]!r} is not a number", field="after")
 
     async def lines() -> AsyncIterator[bytes]:

@@ -48,6 +48,12 @@ def build_app(config: Config, token: str) -> Starlette:
     engine = _runtime(config, bus, serving)
     recipe = recipe_class.from_environment(engine, config.recipe_settings)
     _check_agreement(config, recipe)
+    if recipe.runtime is None and recipe.build_surface().kind == "weights":
+        raise BadConfig(
+            f"recipe {recipe.name} trains weights, and no model is given to train",
+            hint="set reef.model_path (--model-path), or choose recipe record",
+            field="reef.recipe",
+        )
     backend = _backend(config, engine, serving)
     config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     records = RecordStore(Store(config.home / "reef.db"), read_response=read_response)
@@ -196,7 +202,7 @@ def _hosts(config: Config) -> frozenset[str] | None:
             hint="set reef.token (REEF_TOKEN) to a long random text, or listen on 127.0.0.1",
             field="reef.host",
         )
-    return LOOPBACK | {host} if local else None
+    return LOOPBACK | {host, f"[{host}]"} if local else None
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -43,7 +43,8 @@ class Door:
                 allowed = hmac.compare_digest(value.strip(), self._token) or allowed
         try:
             if self._hosts is not None and host.rsplit(b":", 1)[0] not in self._hosts and host not in self._hosts:
-                raise Forbidden(f"Host {host[:80]!r} is not served here", hint="use the address that reef status shows")
+                shown = host[:80].decode("latin-1")
+                raise Forbidden(f"Host {shown!r} is not served here", hint="use the address that reef status shows")
             if origin and origin.split(b"://", 1)[-1] != host:
                 raise Forbidden("calls from web pages of another origin are refused")
             if not allowed:

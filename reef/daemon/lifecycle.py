@@ -134,13 +134,10 @@ def _url(config: Config, sock: socket.socket) -> str:
 def _token(config: Config) -> str:
     """The configured token, or the one in the state directory, made on the first start."""
     path = config.home / "token"
-    if config.service.token is not None:
-        token = config.service.token
-    elif path.exists():
-        return path.read_text(encoding="utf-8").strip()
-    else:
-        token = secrets.token_urlsafe(24)
-    _write_private(path, token + "\n")
+    kept = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    token = config.service.token or kept or secrets.token_urlsafe(24)  # an emptied file must never open the door
+    if token != kept:
+        _write_private(path, token + "\n")
     return token
 
 
@@ -161,6 +158,8 @@ def _write_private(path: Path, text: str) -> None:
     descriptor = os.open(fresh, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(fresh, path)
 
 

@@ -15,8 +15,9 @@ from starlette.routing import Route
 from reef.core.records_types import AgentRecord, RecordState, RequestType
 from reef.core.reports import Report, check_name, parse_report
 from reef.daemon.services import Services
-from reef.daemon.wire import json_response, read_body
+from reef.daemon.wire import json_response, read_body, read_json
 from reef.errors import BadRequest, Conflict, NotFound
+from reef.records import RecordStore
 from reef.scenario import Scenario
 
 _IMPORT_LIMIT = 1000
@@ -26,11 +27,7 @@ _STATES = ("complete", "incomplete", "aborted", "failed")
 async def report(request: Request) -> Response:
     """Store one report; the answer says which record it became and where it stands."""
     services: Services = request.app.state.services
-    raw = await read_body(request, services.max_body_bytes)
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not JSON: {error}", hint="send a JSON object") from None
+    body = read_json(await read_body(request, services.max_body_bytes))
     name = request.headers.get("x-reef-scenario") or (body.get("scenario") if isinstance(body, dict) else None)
     known = services.scenarios.opened.get(name or services.default_scenario) if isinstance(name, str | None) else None
     scenario = known or await _scenario(services, name)
@@ -44,7 +41,8 @@ async def report(request: Request) -> Response:
         report_id = check_name(request.headers["idempotency-key"], "idempotency-key")
     payload = parsed.payload
     if not parsed.references:
-        payload = {**payload, "references": _session_references(services, scenario, parsed, report_id)}
+        named = await asyncio.to_thread(_session_references, services.records, scenario.name, parsed, report_id)
+        payload = {**payload, "references": named}
     record = AgentRecord(
         report_id or uuid.uuid4().hex,
         scenario.name,
@@ -75,15 +73,14 @@ async def report(request: Request) -> Response:
 async def import_records(request: Request) -> Response:
     """Import finished exchanges, one object or ``{"records": [...]}``; each is stored once by its id."""
     services: Services = request.app.state.services
-    body = _json(await read_body(request, services.max_body_bytes))
+    body = read_json(await read_body(request, services.max_body_bytes))
     rows = body.get("records") if isinstance(body, dict) and "records" in body else [body]
     if not isinstance(rows, list) or not 1 <= len(rows) <= _IMPORT_LIMIT:
         raise BadRequest(f"records must be a list of 1 to {_IMPORT_LIMIT} objects", field="records")
     scenario = await _scenario(services, request.headers.get("x-reef-scenario"))
-    parsed = [_imported(row, index, scenario.name) for index, row in enumerate(rows)]
-    stored = [await asyncio.wrap_future(future) for future in [services.records.submit(one) for one in parsed]]
+    stored = await asyncio.to_thread(_import, services.records, scenario.name, rows)
     scenario.answered()
-    return json_response({"agent_record_ids": [record.agent_record_id for record in stored]})
+    return json_response({"agent_record_ids": stored})
 
 
 async def _scenario(services: Services, name: Any) -> Scenario:
@@ -95,20 +92,26 @@ async def _scenario(services: Services, name: Any) -> Scenario:
     return services.scenarios.opened.get(found) or await services.scenarios.open(found)
 
 
-def _session_references(services: Services, scenario: Scenario, parsed: Report, report_id: str | None) -> list[str]:
+def _session_references(records: RecordStore, scenario: str, parsed: Report, report_id: str | None) -> list[str]:
     """All receipts of the named session; a retry keeps those of the first report, although the session may have grown."""
     assert parsed.session is not None
-    stored = services.records.resolve([report_id]) if report_id is not None else {}
+    stored = records.resolve([report_id]) if report_id is not None else {}
     if stored:
         return list(next(iter(stored.values())).record.references)
-    found = services.records.session_receipts(scenario.name, parsed.session)
+    found = records.session_receipts(scenario, parsed.session)
     if not found:
         raise NotFound(
-            f"session {parsed.session!r} of scenario {scenario.name!r} has no recorded calls",
+            f"session {parsed.session!r} of scenario {scenario!r} has no recorded calls",
             hint="run the agent first, or give references",
             code="no_session",
         )
     return found
+
+
+def _import(records: RecordStore, scenario: str, rows: list[Any]) -> list[str]:
+    """Check all rows, then store them together; off the event loop, because tensors of a thousand exchanges are much."""
+    parsed = [_imported(row, index, scenario) for index, row in enumerate(rows)]
+    return [future.result().agent_record_id for future in [records.submit(one) for one in parsed]]
 
 
 def _imported(row: Any, index: int, scenario: str) -> AgentRecord:
@@ -132,13 +135,6 @@ def _imported(row: Any, index: int, scenario: str) -> AgentRecord:
         release_id=check_name(row.get("release_id"), f"records[{index}].release_id"),
         meta={"imported": True},
     )
-
-
-def _json(raw: bytes) -> Any:
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not JSON: {error}", hint="send a JSON object") from None
 
 
 routes = [

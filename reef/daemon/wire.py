@@ -9,7 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from reef.errors import ReefError, TooLarge
+from reef.errors import BadRequest, ReefError, TooLarge
 from reef.inference.assembly import unpack
 
 _OPENAI_TYPES = {
@@ -36,6 +36,14 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
         if len(raw) > limit_bytes:
             raise body_too_large(limit_bytes)
     return raw
+
+
+def read_json(raw: bytes) -> Any:
+    """The JSON document ``raw`` holds; raises BadRequest with the position when it holds none."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error}", hint="send a JSON object") from None
 
 
 def body_too_large(limit_bytes: int) -> TooLarge:
