@@ -22,7 +22,8 @@ from reef.train.torch_runtime.adapters import AdapterPool
 from reef.train.torch_runtime.attention import Piece, SlotCache, SlotLayout
 from reef.train.torch_runtime.generation import Event, GenerateRequest, Running, Sink
 from reef.train.torch_runtime.loading import forward_packed
-from reef.train.torch_runtime.sampling import pick, scaled
+from reef.train.torch_runtime.passes import common_prefix, kept_positions, score_prompt
+from reef.train.torch_runtime.sampling import pick
 from reef.train.torch_runtime.text import TextStream
 
 log = logging.getLogger("reef.engine")
@@ -260,7 +261,7 @@ class Engine:
         pieces = [*single, *longer]
         rows = [self._rows[piece.slot] for piece in pieces]
         self._cache.reserve(max(p.past + p.count for p in pieces), [row.cached for row in self._rows])
-        keep, spans = _kept(rows, pieces)
+        keep, spans = kept_positions(rows, pieces)
         logits = self._forward(rows, pieces, SlotLayout(self._cache, single, longer, self._device), keep)
         for row, piece in zip(rows, pieces, strict=True):
             row.cached += piece.count
@@ -274,7 +275,7 @@ class Engine:
                 continue
             limit = len(row.ids) - 1
             found = [
-                (_common_prefix(row.ids, other.ids, min(other.cached, limit)), other_slot)
+                (common_prefix(row.ids, other.ids, min(other.cached, limit)), other_slot)
                 for other_slot, other in ready
                 if (other.request.adapter, other.version) == (row.request.adapter, row.version)
             ]
@@ -323,7 +324,7 @@ class Engine:
         ready: list[tuple[Running, int]] = []
         for row, piece, (first, last) in zip(rows, pieces, spans, strict=True):
             if row.wants_prompt_logprobs:
-                _score_prompt(row, piece, logits[first:last])
+                score_prompt(row, piece, logits[first:last])
             if row.todo == 0:
                 ready.append((row, last - 1))
         if ready:
@@ -370,38 +371,3 @@ class Engine:
         for name in self._leaving - used:
             self.pool.remove(name)
             self._leaving.discard(name)
-
-
-def _common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
-    """How many of the first ``limit`` tokens are the same."""
-    if list(left[:limit]) == list(right[:limit]):
-        return limit
-    return next(at for at in range(limit) if left[at] != right[at])
-
-
-def _kept(rows: Sequence[Running], pieces: Sequence[Piece]) -> tuple[list[int], list[tuple[int, int]]]:
-    """Run positions whose logits are needed, and for each piece its part of them (first, last)."""
-    keep: list[int] = []
-    spans: list[tuple[int, int]] = []
-    for row, piece in zip(rows, pieces, strict=True):
-        first = len(keep)
-        end = piece.start + piece.count
-        if row.wants_prompt_logprobs:
-            keep += range(piece.start, end)
-        elif piece.count == row.todo:
-            keep.append(end - 1)
-        spans.append((first, len(keep)))
-    return keep, spans
-
-
-def _score_prompt(row: Running, piece: Piece, logits: Tensor) -> None:
-    """Add the log-probs of the prompt tokens that this piece predicts; the first token of a prompt has none."""
-    start = row.request.logprob_start
-    if start == 0 and piece.past == 0:
-        row.prompt_logprobs.append([None, row.ids[0], None])
-    values = torch.log_softmax(scaled(logits, [row.request.sampling.temperature] * logits.shape[0]), dim=-1)
-    for offset in range(piece.count):
-        target = piece.past + offset + 1
-        if max(start, 1) <= target < len(row.request.prompt):
-            token = row.ids[target]
-            row.prompt_logprobs.append([float(values[offset, token]), token, None])
