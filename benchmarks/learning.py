@@ -1,6 +1,6 @@
 """Does it learn? The demo over seeds, with a null control whose scores are shuffled within each batch.
 
-    python benchmarks/learning.py --behaviours opposite plural --seeds 5 --control opposite --jobs 2
+    python benchmarks/learning.py --behaviours plural question --seeds 5 --control plural --jobs 2
 
 Prints one JSON document and writes it to benchmarks/results/learning.json. A gain is held-out score after less before, both by
 sampling at temperature 1 on tasks that never trained; the bounds are Student's t over seeds, two-sided 95%.
@@ -70,8 +70,8 @@ def summary(results: list[dict[str, object]]) -> dict[str, float]:
 def main() -> None:
     """Parse arguments, run, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--behaviours", nargs="+", default=["opposite", "plural"])
-    parser.add_argument("--control", default="opposite", help="behaviour of the null control; empty for none")
+    parser.add_argument("--behaviours", nargs="+", default=["plural", "question"])
+    parser.add_argument("--control", default="plural", help="behaviour of the null control; empty for none")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--one", nargs=3, metavar=("BEHAVIOUR", "SEED", "CONTROL"))

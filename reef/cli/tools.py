@@ -34,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def demo(
-    behaviour: Annotated[str, typer.Option(help="What to teach; see --list.")] = "opposite",
+    behaviour: Annotated[str, typer.Option(help="What to teach; see --list.")] = "plural",
     steps: Annotated[int | None, typer.Option(help="Training steps at most.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of sampling and training.")] = 0,
     home: Annotated[Path | None, typer.Option("--home", help="Keep the demo's state here.", show_default=False)] = None,

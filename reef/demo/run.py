@@ -32,7 +32,7 @@ from reef.launch import spawn, stop, wait_ready
 SCENARIO = "demo"
 GROUPS, GROUP_SIZE = 4, 8
 LEARNING_RATE = 6e-4
-STEPS = 12
+STEPS = 14
 EVALUATIONS = 120
 IN_FLIGHT = 16
 GOOD_ENOUGH = 0.97
