@@ -32,7 +32,9 @@ class RemoteError(ReefError):
             field=error.get("field"),
         )
         self.status = status
-        self.exit_code = {400: 2, 404: 4, 503: 6, 507: 6}.get(status, 1)
+        kinds = ReefError.__subclasses__()
+        named = [kind for kind in kinds if kind.code == self.code] or [kind for kind in kinds if kind.status == status]
+        self.exit_code = named[0].exit_code if named else 1
 
 
 class ReefClient:
@@ -159,6 +161,9 @@ class ReefClient:
         query = {} if after is None else {"after": str(after)}
         try:
             with self.http.stream("GET", "/reef/events", params=query, timeout=None) as response:
+                if not response.is_success:
+                    response.read()
+                    self._checked(response)
                 for line in response.iter_lines():
                     if line.startswith("data: "):
                         yield json.loads(line[6:])

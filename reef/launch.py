@@ -5,6 +5,7 @@ Knows the discovery file and the lock; nothing of what the daemon does. The lock
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -99,7 +100,8 @@ def stop(home: Path, wait_s: float) -> bool:
     found = discovery(home)
     if found is None or not locked(home):
         return False
-    os.kill(int(found["pid"]), signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError):  # it may have ended by itself since
+        os.kill(int(found["pid"]), signal.SIGTERM)
     deadline = time.monotonic() + wait_s
     while locked(home):
         if time.monotonic() > deadline:

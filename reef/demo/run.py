@@ -26,8 +26,8 @@ from rich.text import Text
 
 from reef.client import ReefClient, content_text
 from reef.demo.workload import BEHAVIOURS, Behaviour, Task
-from reef.errors import NotFound, Unavailable
-from reef.launch import spawn, stop, wait_ready
+from reef.errors import Conflict, NotFound, Unavailable
+from reef.launch import running, spawn, wait_ready
 
 SCENARIO = "demo"
 GROUPS, GROUP_SIZE = 4, 8
@@ -37,7 +37,7 @@ EVALUATIONS = 120
 IN_FLIGHT = 16
 GOOD_ENOUGH = 0.97
 """Two batches in a row at this mean score have nothing more to teach."""
-STEP_TIMEOUT_S = 600.0
+STEP_TIMEOUT_S, START_TIMEOUT_S, STOP_TIMEOUT_S = 600.0, 180.0, 60.0
 BARS = "▁▂▃▄▅▆▇█"
 
 Score = Callable[[Task, str], float]
@@ -132,15 +132,21 @@ class Demo:
             "training.train_threads": str(os.cpu_count() or 1),
             "training.seed": str(self.seed),
         }
-        with self._bar("starting a daemon with the model", 1) as tick:
-            child = spawn(home, settings)
-            wait_ready(child, home, 180.0)
-            tick()
+        if running(home) is not None:
+            raise Conflict(
+                f"a daemon uses {home} already", hint="stop it with reef down, or give the demo another --home"
+            )
+        child = spawn(home, settings)
         try:
+            with self._bar("starting a daemon with the model", 1) as tick:
+                wait_ready(child, home, START_TIMEOUT_S)
+                tick()
             with ReefClient.from_home(home, scenario=SCENARIO, actor="demo") as client:
                 yield client
         finally:
-            stop(home, 60.0)
+            if child.poll() is None:
+                child.terminate()
+                child.wait(STOP_TIMEOUT_S)
 
     def _ask(self, client: ReefClient, task: Task, seed: int) -> tuple[str, str]:
         """One sampled answer; returns its text and its receipt."""
@@ -185,7 +191,7 @@ class Demo:
                 if len(order) < GROUPS:
                     order += self._random.sample(self.behaviour.train, len(self.behaviour.train))
                 tasks = [order.pop(0) for _ in range(GROUPS)]
-                before = client.get(f"/reef/scenarios/{SCENARIO}")["step"] if curve else 0
+                before = client.get(f"/reef/scenarios/{SCENARIO}")["step"]
                 answers = self._many(client, pool, [task for task in tasks for _ in range(GROUP_SIZE)], tick)
                 scores = [self.behaviour.check(task, text) for task, text, _ in answers]
                 reported = self._rescore(scores, self._random)
@@ -242,7 +248,7 @@ class Demo:
         table = Table(box=None, pad_edge=False)
         for column in ("held-out tasks", "score", "95% interval", "samples"):
             table.add_column(column)
-        serving = next(row["release_id"] for row in chain if row["state"] == "serving")
+        serving = next((row["release_id"] for row in chain if row["state"] == "serving"), "the last release")
         for name, one in (("r0, the base model", base), (f"{serving}, after {result['steps']} steps", final)):
             table.add_row(name, f"{one.score:.2f}", f"{one.low:.2f} to {one.high:.2f}", str(one.n))
         say = self._say.print

@@ -245,11 +245,6 @@ class ReleaseChain:
             ).fetchone()
         return release_of_row(row) if row else None
 
-    def content_ids(self) -> set[str]:
-        """Every content id that some release row names (the others are orphans)."""
-        with self.store.reading() as db:
-            return {row[0] for row in db.execute("SELECT DISTINCT content_id FROM releases")}
-
     def _scenarios(self, which: str, values: Sequence[str]) -> list[ScenarioRow]:
         with self.store.reading() as db:
             rows = db.execute(

@@ -49,6 +49,7 @@ def step_of(client: ReefClient) -> int:
         ({"score": 1, "references": ["x"] * 1001}, "references"),
         ({"score": 1, "references": ["x"], "metadata": 3}, "metadata"),
         ({"score": 1, "references": ["x"], "feedback": "y" * 300_000}, "feedback"),
+        ({"score": 1, "references": ["x"], "feedback": "海" * 100_000}, "feedback"),
         ({"score": 1, "references": ["x"], "agent_record_id": "a b"}, "agent_record_id"),
         ({"scor": 1, "references": ["x"]}, "scor"),
     ],

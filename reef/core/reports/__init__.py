@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -72,7 +73,7 @@ def parse_report(body: Any, schema: ReportSchema) -> Report:
             words = " or ".join(dict.fromkeys(_WORDS[one] for one in wanted))
             raise BadRequest(f"{name} must be {words}, not {type(value).__name__}", field=name)
         limit = LIMITS.bytes_of.get(name)
-        if limit is not None and len(str(value)) > limit:
+        if limit is not None and len((value if isinstance(value, str) else json.dumps(value)).encode()) > limit:
             raise BadRequest(f"{name} is over {limit // 1024} KiB", field=name)
         if name in ("session", "agent_record_id", "scenario") and not _NAME.fullmatch(str(value)):
             raise _bad_name(value, name)

@@ -1,0 +1,34 @@
+"""The client: errors keep what the daemon said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reef.client import ReefClient, RemoteError
+from tests.support import daemon
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "exit_code"),
+    [
+        (400, "bad_request", 2),
+        (401, "unauthorized", 1),
+        (404, "no_scenario", 4),
+        (409, "id_reused", 1),
+        (409, "gate_refused", 5),
+        (503, "queue_full", 6),
+        (507, "store_full", 6),
+        (418, "remote", 1),
+    ],
+)
+def test_a_remote_error_ends_a_command_as_the_error_itself_would(status: int, code: str, exit_code: int) -> None:
+    assert RemoteError(status, {"error": {"code": code, "message": "no"}}).exit_code == exit_code
+
+
+def test_events_that_are_refused_say_so(tmp_path: Path) -> None:
+    with daemon(tmp_path, reef_upstream_url="http://127.0.0.1:9") as one, ReefClient(one.url, "wrong") as client:
+        with pytest.raises(RemoteError) as failed:
+            next(client.events())
+        assert failed.value.status == 401
