@@ -28,13 +28,20 @@ from reef.cli.common import (
 )
 from reef.cli.pick import pick
 from reef.cli.tools import fetch_embedded
-from reef.config import Config, load
+from reef.config import load
 from reef.errors import BadRequest
 from reef.launch import running, spawn, stop, wait_ready
 
 _FLAGS = ("host", "port", "upstream-url", "upstream-model", "upstream-api-key", "recipe", "model-path")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file with reef.* and training.* keys.")]
+HostOption = Annotated[str | None, typer.Option(help="Address to listen on.")]
+PortOption = Annotated[str | None, typer.Option(help="Port to listen on; 0 picks a free one.")]
+UpstreamUrlOption = Annotated[str | None, typer.Option(help="Provider that answers calls.")]
+UpstreamModelOption = Annotated[str | None, typer.Option(help="Model id at the provider.")]
+UpstreamKeyOption = Annotated[str | None, typer.Option(help="Key for the provider; better in REEF_UPSTREAM_API_KEY.")]
+RecipeOption = Annotated[str | None, typer.Option(help="What feedback becomes, e.g. record, pg, grpo.")]
+ModelPathOption = Annotated[str | None, typer.Option(help="Hugging Face folder or GGUF file for the embedded engine.")]
 WaitOption = Annotated[float, typer.Option("--wait", help="Seconds to wait until it is ready.")]
 
 
@@ -52,17 +59,13 @@ def up(
     context: typer.Context,
     config: ConfigOption = None,
     home: HomeOption = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[str | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
-    upstream_url: Annotated[str | None, typer.Option(help="Provider that answers calls.")] = None,
-    upstream_model: Annotated[str | None, typer.Option(help="Model id at the provider.")] = None,
-    upstream_api_key: Annotated[
-        str | None, typer.Option(help="Key for the provider; better in REEF_UPSTREAM_API_KEY.")
-    ] = None,
-    recipe: Annotated[str | None, typer.Option(help="What feedback becomes, e.g. record, pg, grpo.")] = None,
-    model_path: Annotated[
-        str | None, typer.Option(help="Hugging Face folder or GGUF file for the embedded engine.")
-    ] = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    upstream_url: UpstreamUrlOption = None,
+    upstream_model: UpstreamModelOption = None,
+    upstream_api_key: UpstreamKeyOption = None,
+    recipe: RecipeOption = None,
+    model_path: ModelPathOption = None,
     wait: WaitOption = 120.0,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -93,17 +96,13 @@ def serve(
     context: typer.Context,
     config: ConfigOption = None,
     home: HomeOption = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[str | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
-    upstream_url: Annotated[str | None, typer.Option(help="Provider that answers calls.")] = None,
-    upstream_model: Annotated[str | None, typer.Option(help="Model id at the provider.")] = None,
-    upstream_api_key: Annotated[
-        str | None, typer.Option(help="Key for the provider; better in REEF_UPSTREAM_API_KEY.")
-    ] = None,
-    recipe: Annotated[str | None, typer.Option(help="What feedback becomes, e.g. record, pg, grpo.")] = None,
-    model_path: Annotated[
-        str | None, typer.Option(help="Hugging Face folder or GGUF file for the embedded engine.")
-    ] = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    upstream_url: UpstreamUrlOption = None,
+    upstream_model: UpstreamModelOption = None,
+    upstream_api_key: UpstreamKeyOption = None,
+    recipe: RecipeOption = None,
+    model_path: ModelPathOption = None,
     yes: YesOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Log to the file only.")] = False,
 ) -> None:
@@ -114,7 +113,8 @@ def serve(
     from reef.daemon.lifecycle import serve as run  # the one place where the CLI needs the daemon's code
 
     named = (host, port, upstream_url, upstream_model, upstream_api_key, recipe, model_path)
-    loaded, said = _loaded(home_of(home), config, _overrides(context.args, named), yes)
+    settings, said = _settings(home_of(home), config, _overrides(context.args, named), yes)
+    loaded = load(config, overrides=settings, home=home_of(home))
     if not quiet:
         talk.print(Text(said))
     raise typer.Exit(run(loaded, echo=not quiet))
@@ -195,23 +195,19 @@ def _overrides(extra: list[str], named: tuple[str | None, ...]) -> dict[str, str
     return found
 
 
-def _loaded(folder: Path, path: Path | None, overrides: dict[str, str], yes: bool) -> tuple[Config, str]:
-    """The configuration with what was picked filled in, and the sentence about it."""
-    config = load(path, overrides=overrides, home=folder)
-    picked = pick(config)
-    if picked.needs_model:
-        fetch_embedded(yes)
-    if picked.overrides:
-        config = load(path, overrides={**picked.overrides, **overrides}, home=folder)
-    return config, picked.said
-
-
 def _settings(folder: Path, path: Path | None, overrides: dict[str, str], yes: bool) -> tuple[dict[str, str], str]:
-    """What the background daemon is told; errors in the configuration show here, before anything starts."""
+    """What the daemon is told, with what was picked filled in, and the sentence about it.
+
+    Errors in the configuration show here, before anything is fetched or started.
+    """
+    from reef.daemon.local import check_recipe
+
     picked = pick(load(path, overrides=overrides, home=folder))
+    merged = {**picked.overrides, **overrides}
+    check_recipe(load(path, overrides=merged, home=folder))
     if picked.needs_model:
         fetch_embedded(yes)
-    return {**picked.overrides, **overrides}, picked.said
+    return merged, picked.said
 
 
 def _say_up(found: dict[str, Any], folder: Path, as_json: bool, *, fresh: bool) -> None:

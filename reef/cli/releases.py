@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -120,11 +121,7 @@ def promote(
     as_json: JsonOption = False,
 ) -> None:
     """Serve a release that waits for review."""
-    with client_of(home) as client:
-        name = scenario_of(client, scenario)
-        confirm(f"serve {release_id} of {name}?", yes)
-        found = client.act(name, "promote", {"release_id": release_id})
-    _acted("promote", found, as_json, f"{found['release_id']} is {found['state']}")
+    _decide("promote", f"serve {release_id}", release_id, scenario, home, yes, as_json)
 
 
 def reject(
@@ -135,11 +132,7 @@ def reject(
     as_json: JsonOption = False,
 ) -> None:
     """Refuse a release that waits for review."""
-    with client_of(home) as client:
-        name = scenario_of(client, scenario)
-        confirm(f"reject {release_id} of {name} for good?", yes)
-        found = client.act(name, "reject", {"release_id": release_id})
-    _acted("reject", found, as_json, f"{found['release_id']} is {found['state']}")
+    _decide("reject", f"reject {release_id} for good", release_id, scenario, home, yes, as_json)
 
 
 def pause(scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
@@ -157,7 +150,17 @@ def step(scenario: ScenarioOption = None, home: HomeOption = None, as_json: Json
     _simple("step", scenario, home, as_json, "a step has been asked for; watch it with: reef releases")
 
 
-def _simple(action: str, scenario: str | None, home: Any, as_json: bool, said: str) -> None:
+def _decide(
+    action: str, question: str, release_id: str, scenario: str | None, home: Path | None, yes: bool, as_json: bool
+) -> None:
+    with client_of(home) as client:
+        name = scenario_of(client, scenario)
+        confirm(f"{question} in {name}?", yes)
+        found = client.act(name, action, {"release_id": release_id})
+    _acted(action, found, as_json, f"{found['release_id']} is {found['state']}")
+
+
+def _simple(action: str, scenario: str | None, home: Path | None, as_json: bool, said: str) -> None:
     with client_of(home) as client:
         found = client.act(scenario_of(client, scenario), action)
     _acted(action, found, as_json, said)
