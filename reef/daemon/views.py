@@ -153,6 +153,7 @@ def status_view(services: Services) -> dict[str, Any]:
             "bytes": store.size_bytes(),
             "queue": store.waiting,
             "commits": store.commits,
+            "fsync_ms": round(store.fsync_ms, 2),
             "unrecorded": services.unrecorded,
             "degraded": services.last_store_error,
         },

@@ -94,6 +94,11 @@ class Store:
         """Transactions committed since the start."""
         return self._writer.commits if self._writer is not None else 0
 
+    @property
+    def fsync_ms(self) -> float:
+        """How long the last commit took to be on disk."""
+        return self._writer.fsync_ms if self._writer is not None else 0.0
+
     def size_bytes(self) -> int:
         """Size of the database and its log on disk."""
         if self.path is None:

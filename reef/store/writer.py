@@ -11,6 +11,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -40,6 +41,7 @@ class Writer:
         self._closed = False
         self._door = threading.Lock()
         self.commits = 0
+        self.fsync_ms = 0.0
         self._thread.start()
 
     @property
@@ -108,8 +110,9 @@ class Writer:
                 db.execute("RELEASE item")
             if "REEF_FAILPOINT" in os.environ:
                 failpoints.hit("before-commit")
+            started = time.perf_counter()
             db.execute("COMMIT")
-            self.commits += 1
+            self.commits, self.fsync_ms = self.commits + 1, (time.perf_counter() - started) * 1000
             if "REEF_FAILPOINT" in os.environ:
                 failpoints.hit("after-commit")
         except sqlite3.Error as error:

@@ -6,9 +6,10 @@ import importlib
 import math
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from reef.errors import BadConfig
+from reef.errors import BadConfig, BadRequest
 from reef.train.algos import StepSignal, next_steps, require_policy_batch
 from reef.train.types import TrainingBatch
 
@@ -39,7 +40,7 @@ def pg_centred(batch: TrainingBatch, state: Mapping[str, Any]) -> StepSignal:
     baseline = mean if before is None else float(before)
     signal = _train("pg", state, rewards, tuple(reward - baseline for reward in rewards))
     moved = {**signal.next_algorithm_state, "baseline": 0.9 * baseline + 0.1 * mean}
-    return StepSignal("train", "pg", moved, {**signal.metrics, "baseline": baseline}, signal.advantages)
+    return replace(signal, next_algorithm_state=moved, metrics={**signal.metrics, "baseline": baseline})
 
 
 def rwr(batch: TrainingBatch, state: Mapping[str, Any]) -> StepSignal:
@@ -67,8 +68,7 @@ def grpo(batch: TrainingBatch, state: Mapping[str, Any]) -> StepSignal:
     constant = sum(std < _STD_FLOOR for _, std in scale.values())
     signal = _train("pg", state, [sample.reward for sample in policy.samples], advantages)
     metrics = {**signal.metrics, "groups": len(scale), "constant_groups": constant}
-    action = "skip" if constant == len(scale) else "train"
-    return StepSignal(action, "pg", signal.next_algorithm_state, metrics, advantages)  # type: ignore[arg-type]
+    return replace(signal, action="skip" if constant == len(scale) else "train", metrics=metrics)
 
 
 PREPARERS: dict[str, Preparer] = {"sft": sft, "pg": pg, "pg_centred": pg_centred, "rwr": rwr, "grpo": grpo}
@@ -83,7 +83,7 @@ def preparer_for(name: str) -> Preparer:
         raise BadConfig(f"no step preparer {name!r}", hint=f"known: {', '.join(PREPARERS)}, or package.module:function")
     try:
         found: Preparer | None = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise BadConfig(
             f"step preparer {name!r}: {error}", hint="is its package installed or on PYTHONPATH?"
         ) from error
@@ -97,6 +97,6 @@ def _train(
 ) -> StepSignal:
     steps = next_steps(state)
     if advantages is not None and not all(math.isfinite(value) for value in advantages):
-        raise BadConfig(f"{family}: an advantage is not finite")
+        raise BadRequest(f"{family}: an advantage is not finite", field="advantages")
     metrics = {"steps": steps, "reward_mean": statistics.fmean(rewards), "samples": len(rewards)}
     return StepSignal("train", family, {**state, "steps": steps}, metrics, advantages)

@@ -150,14 +150,6 @@ class UnitPool:
         """Values of groups that are not complete."""
         return sum(len(members) for members in self._groups.values())
 
-    def live(self) -> list[Accepted]:
-        """Every value held, reserved ones included."""
-        held = [candidate for unit in self._units for candidate in unit.candidates]
-        held += [member for members in self._groups.values() for member in members]
-        if self.reserved is not None:
-            held += [candidate for unit in self.reserved.units for candidate in unit.candidates]
-        return held
-
     def reserve(self, make_batch: Callable[[Sequence[Unit], int], TrainingBatch]) -> Reservation | None:
         """The reserved batch, made from the first units when there is none yet; None while too few are complete."""
         if self.reserved is None and self.full():

@@ -73,7 +73,7 @@ def loss_family(name: str) -> SlimeAlgorithm:
     if attribute:
         try:
             spec = getattr(importlib.import_module(module), attribute, None)
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             raise BadConfig(f"loss family {name!r}: {error}") from error
         if isinstance(spec, SlimeAlgorithm):
             return spec
