@@ -1,4 +1,4 @@
-"""The one configuration table and its loader: flag over environment over file over default.
+"""The one configuration table and its loader: flag over file over environment over default.
 
 Knows nothing of recipes (their keys are handed through) or of what the values do. Used by the CLI and daemon.app; knob()
 is re-exported by reef.recipes, because a recipe's fields and the service's keys are the same kind of thing.
@@ -173,13 +173,14 @@ def load(
     home: Path | None = None,
 ) -> Config:
     """Read, interpolate, merge and check everything; raises BadConfig before anything starts."""
-    settings = _read_file(path) if path is not None else {}
-    from_file = frozenset(settings)
+    settings: dict[str, Setting] = {}
     for section, table in SECTIONS.items():
         for item in dataclasses.fields(table):
             name = env_name(section, item.name)
             if environ.get(name, "") != "":
                 settings[f"{section}.{item.name}"] = Setting(environ[name], f"env {name}")
+    from_file = _read_file(path) if path is not None else {}
+    settings |= from_file
     for key, text in (overrides or {}).items():
         settings[key] = Setting(text, f"--{key}")
     # Interpolated last, so that ${training.ray_port} sees a value that a flag or the environment replaced.

@@ -20,11 +20,12 @@ def config(tmp_path: Path, text: str, environ: dict[str, str] | None = None, **o
     return load(path, environ=environ or {}, overrides=flags, home=tmp_path)
 
 
-def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
+def test_flag_over_file_over_environment_over_default(tmp_path: Path) -> None:
     text = "reef:\n  port: 1\n  host: 127.0.0.1\n"
     assert config(tmp_path, "").service.port == 8900
     assert config(tmp_path, text).service.port == 1
-    assert config(tmp_path, text, {"REEF_PORT": "2"}).service.port == 2
+    assert config(tmp_path, "", {"REEF_PORT": "2"}).service.port == 2
+    assert config(tmp_path, text, {"REEF_PORT": "2"}).service.port == 1
     both = config(tmp_path, text, {"REEF_PORT": "2"}, reef__port="3")
     assert both.service.port == 3
     assert both.origins["reef.port"] == "--reef.port"

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from reef.config import Config
+
 
 def torch_version() -> str | None:
     """The installed PyTorch, None for none; does not import it."""
@@ -13,6 +15,13 @@ def torch_version() -> str | None:
         return version("torch")
     except PackageNotFoundError:
         return None
+
+
+def check_recipe(config: Config) -> None:
+    """Raise BadConfig when the recipe does not exist, or a key is neither the service's nor the recipe's."""
+    from reef.recipes import recipe_class_for
+
+    recipe_class_for(config.service.recipe or "record").service_config(config.recipe_settings)
 
 
 def recipes() -> list[dict[str, str]]:

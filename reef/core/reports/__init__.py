@@ -32,7 +32,9 @@ class Limits:
     """Upper bounds of one report."""
 
     references: int = 1000
-    bytes_of: Mapping[str, int] = field(default_factory=lambda: {"feedback": 256 * 1024, "metadata": 64 * 1024})
+    bytes_of: Mapping[str, int] = field(
+        default_factory=lambda: {"feedback": 256 * 1024, "metadata": 64 * 1024, "session": 200}
+    )
 
 
 LIMITS = Limits()
@@ -74,8 +76,8 @@ def parse_report(body: Any, schema: ReportSchema) -> Report:
             raise BadRequest(f"{name} must be {words}, not {type(value).__name__}", field=name)
         limit = LIMITS.bytes_of.get(name)
         if limit is not None and len((value if isinstance(value, str) else json.dumps(value)).encode()) > limit:
-            raise BadRequest(f"{name} is over {limit // 1024} KiB", field=name)
-        if name in ("session", "agent_record_id", "scenario") and not _NAME.fullmatch(str(value)):
+            raise BadRequest(f"{name} is over {limit} characters", field=name)
+        if name in ("agent_record_id", "scenario") and not _NAME.fullmatch(str(value)):
             raise _bad_name(value, name)
     score, references = known.get("score"), known.get("references") or []
     if len(references) > LIMITS.references:
