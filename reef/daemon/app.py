@@ -21,7 +21,7 @@ from reef.daemon.auth import LOOPBACK, Door
 from reef.daemon.local import torch_version
 from reef.daemon.services import Services
 from reef.daemon.wire import error_response
-from reef.errors import BadConfig, NotFound, ReefError
+from reef.errors import BadConfig, BadRequest, NotFound, ReefError, TooLarge, Unsupported
 from reef.events import Bus
 from reef.inference.assembly import assemble, unpack
 from reef.inference.base import InferenceBackend
@@ -74,7 +74,12 @@ def build_app(config: Config, token: str) -> Starlette:
     app = Starlette(
         routes=[*gateway.routes, *reports.routes, *admin.routes],
         middleware=[Middleware(Door, token=token, hosts=hosts)],
-        exception_handlers={HTTPException: _http_error, ReefError: _reef_error, Exception: _bug},
+        exception_handlers={
+            HTTPException: _http_error,
+            ReefError: _reef_error,
+            RecursionError: _too_deep,
+            Exception: _bug,
+        },
         lifespan=_running,
     )
     app.state.services = services
@@ -84,7 +89,10 @@ def build_app(config: Config, token: str) -> Starlette:
 def read_response(meta: Mapping[str, Any], raw: bytes) -> Any:
     """A recorded answer's wire bytes as the plain response object of its route."""
     coding = str(meta.get("content_encoding") or "")
-    whole = unpack(raw, coding) if coding else raw
+    try:
+        whole = unpack(raw, coding) if coding else raw
+    except (BadRequest, TooLarge, Unsupported):
+        return None  # recorded as coding_not_readable; the bytes are kept, there is only no object to show
     return assemble(str(meta.get("route", "")), str(meta.get("content_type", "")), whole).body
 
 
@@ -218,6 +226,13 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _reef_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ReefError)
     return error_response(request.url.path, error)
+
+
+async def _too_deep(request: Request, error: Exception) -> Response:
+    """A document that can be parsed may still be too deep to be written again."""
+    log.warning("too deep: %s", request.url.path, exc_info=error)
+    refusal = BadRequest("the document is nested too deeply", hint="send a flatter JSON document")
+    return error_response(request.url.path, refusal)
 
 
 async def _bug(request: Request, error: Exception) -> Response:

@@ -75,7 +75,7 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
     if not scenario:
         raise BadRequest("no x-reef-scenario header", hint="name the workload, e.g. x-reef-scenario: my-agent")
     named = next((found[name] for name in _SESSION_HEADERS if found.get(name)), None) or body.get("prompt_cache_key")
-    session = named[:200] if isinstance(named, str) else None
+    session = named[:200].encode("utf-8", "replace").decode() if isinstance(named, str) else None
     path, record_id, stream = request.scope["path"], uuid.uuid4().hex, body.get("stream") is True
     meta |= {"route": ROUTES.get(path, ""), "stream": stream, "client": found.get("user-agent", "")[:120]}
     call = Call(

@@ -53,6 +53,7 @@ class Relay(Response):
         self._services, self._scenario, self._call, self._exchange = services, scenario, call, exchange
         self._pending, self._started, self._recorded = pending, started, recorded
         self._sent = bytearray()
+        self._waiting = b""  # the last slice of a body without events, held back until the row is complete
         self._read_as = status, headers
         self._events = _is_event_stream(headers)
         self._headers_were_late = not pending.done()
@@ -81,7 +82,7 @@ class Relay(Response):
             got = await self._answer(send)
             held, reason = await self._pass_on(send, got)
         except ReefError as error:
-            reason, held = error.code, self._told(error)
+            reason, held = error.code, self._waiting + self._told(error)
         finally:
             closing = asyncio.ensure_future(self._record(got, reason))
             self._services.keep(closing)
@@ -125,15 +126,15 @@ class Relay(Response):
             self._read_as = got.status, got.headers
             if got.status >= 300 or not _is_event_stream(got.headers):
                 return await self._too_late(got)
-        marks, waiting = _END_MARKS[self._call.route], b""
+        marks = _END_MARKS[self._call.route]
         async for chunk in self._alive(send, got.slices()):
             if self._first_ms is None:
                 self._first_ms = (time.perf_counter() - self._started) * 1000
             before = len(self._sent)
             self._sent += chunk
             if not self._events:
-                await send({"type": "http.response.body", "body": waiting, "more_body": True})
-                waiting = chunk
+                await send({"type": "http.response.body", "body": self._waiting, "more_body": True})
+                self._waiting = chunk
                 continue
             cut = _end_at(self._sent, before, marks)
             if cut is None:
@@ -149,7 +150,7 @@ class Relay(Response):
         if finish.state is RecordState.INCOMPLETE and self._events:
             error = ReefError("the model's server ended the stream before its end", code=finish.reason or "no_end_mark")
             return error_event(self._call.route, error), finish.reason
-        return waiting, None
+        return self._waiting, None
 
     async def _too_late(self, got: Answer) -> tuple[bytes, str | None]:
         """An answer that is no event stream, after the client was promised one: it can only be told in an event."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,9 +52,19 @@ def body_too_large(limit_bytes: int) -> TooLarge:
     return TooLarge(f"the body is over {limit_bytes} bytes", hint="raise reef.max_body_mb if that is right")
 
 
+def dump_json(value: Any) -> bytes:
+    """``value`` as JSON, whatever a client or a provider once sent: halves of surrogate pairs stay escapes, whole numbers
+    keep all digits, and non-finite numbers become null."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # orjson writes none of these, and not deeper than 254
+        text = json.dumps(value)
+        return json.dumps(json.loads(text, parse_constant=lambda _: None)).encode()
+
+
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """``value`` as JSON; non-finite numbers become null."""
-    return Response(orjson.dumps(value), status, dict(headers or {}), "application/json")
+    return Response(dump_json(value), status, dict(headers or {}), "application/json")
 
 
 def error_body(path: str, error: ReefError) -> dict[str, Any]:
@@ -81,7 +92,7 @@ def error_event(route: str, error: ReefError) -> bytes:
     path = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}[route]
     body = error_body(path, error)
     if route == "chat":
-        return b"data: " + orjson.dumps(body) + b"\n\n"
+        return b"data: " + dump_json(body) + b"\n\n"
     if route == "responses":
         body = {"type": "error", "code": error.code, "message": body["error"]["message"], "param": error.field}
-    return b"event: error\ndata: " + orjson.dumps(body) + b"\n\n"
+    return b"event: error\ndata: " + dump_json(body) + b"\n\n"

@@ -28,7 +28,7 @@ class Assembled:
 
     ``finish_reason`` is the provider's word (chat ``finish_reason``, messages ``stop_reason``, responses ``status`` or
     the reason it is incomplete), None when it gave none. ``usage`` counts tokens under the same names for all routes.
-    ``flags`` name oddities: ``not_json``, ``event_not_json``, ``arguments_not_json``, ``arguments_repeated`` and
+    ``flags`` name oddities: ``not_json``, ``odd_shape``, ``event_not_json``, ``arguments_not_json``, ``arguments_repeated`` and
     ``call_index_reused``.
     """
 
@@ -59,6 +59,16 @@ _USAGE_PATHS: tuple[tuple[str, str, str | None], ...] = (
 
 def assemble(route: str, content_type: str, raw: bytes) -> Assembled:
     """Read the bytes of one answer (already unpacked, see ``unpack``) of ``route`` (chat, responses or messages)."""
+    try:
+        return _read(route, content_type, raw)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        # A foreign server may send anything as anything, at any depth. That is a fact about its answer, which still goes
+        # to the client and whose bytes are kept; only nothing can be learned from it.
+        return Assembled(None, False, flags=("odd_shape",))
+
+
+def _read(route: str, content_type: str, raw: bytes) -> Assembled:
+    """As ``assemble``, as far as values have the types of the protocol."""
     flags: list[str] = []
     if content_type.startswith("text/event-stream") or raw[:64].lstrip()[:5] in (b"data:", b"event"):
         joined = STREAMS[route](raw)
@@ -85,13 +95,16 @@ def assemble(route: str, content_type: str, raw: bytes) -> Assembled:
             value = counts.get(key)
             if inner is not None:
                 value = value.get(inner) if isinstance(value, dict) else None
-            if type(value) is int:
+            if type(value) is int and abs(value) < 2**53:
                 usage[name] = value
-    model = body.get("model")
     done = complete and whole and error is None
-    return Assembled(
-        body, done, finish_reason, usage, model if isinstance(model, str) else None, empty, error, tuple(flags)
-    )
+    reason, model = _text(finish_reason), _text(body.get("model"))
+    return Assembled(body, done, reason, usage, model, empty, error, tuple(flags))
+
+
+def _text(value: object) -> str | None:
+    """``value`` when it is text, halves of surrogate pairs as question marks: what is kept beside the bytes is UTF-8."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
 def unpack(raw: bytes, content_encoding: str) -> bytes:

@@ -124,7 +124,7 @@ class PassthroughBackend:
             if name in _NOT_SENT or name.startswith("x-reef-") or (self._api_key and name in _CREDENTIALS):
                 continue
             version_known = version_known or name == "anthropic-version"
-            headers.append((name, value))
+            headers.append((name, value if value.isascii() else _as_sent(value)))
         headers.append(("accept-encoding", codings))
         if self._api_key and (call.route == "messages" or self._is_anthropic):
             headers.append(("x-api-key", self._api_key))
@@ -146,6 +146,11 @@ class PassthroughBackend:
             )
         except (TimeoutError, aiohttp.ClientError) as error:
             raise self._unreachable(error) from error
+        if not 200 <= response.status < 600:
+            response.close()
+            raise UpstreamError(
+                f"the model's server at {self._base} answered {response.status}, which is no final status"
+            )
         returned: list[tuple[str, str]] = []
         for key, held in response.raw_headers:
             name = key.decode("latin-1").lower()
@@ -211,6 +216,14 @@ class PassthroughBackend:
         refusal = UpstreamError(f"the model's server answered {answer.status}: {words or 'no reason given'}")
         refusal.status = answer.status if answer.status >= 400 else refusal.status
         raise refusal
+
+
+def _as_sent(value: str) -> str:
+    """A header's text whose UTF-8 form, which the HTTP client writes, is the client's own bytes, where that can be."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def proxy_for(url: str) -> str | None:

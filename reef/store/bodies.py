@@ -93,6 +93,8 @@ def split_json(raw: bytes) -> tuple[Any, list[Segment]]:
         position = error.value if isinstance(error, StopIteration) else error.pos
         where = f"unexpected text at character {position}" if text.strip() else "it is empty"
         raise BadRequest(f"the body is not JSON: {where}", hint="send a JSON object") from None
+    except ValueError as error:  # what is left: a whole number of more digits than Python reads
+        raise BadRequest(f"a number of the body cannot be read: {error}", hint="send it as text") from None
     if kept < len(text):
         segments.append((False, text[kept:].encode()))
     return value, segments

@@ -180,3 +180,63 @@ async def test_a_stream_whose_end_cannot_be_kept_is_refused_in_band(tmp_path: Pa
         response = await answering
     assert b"[DONE]" not in response.content
     assert json.loads(response.content.strip().split(b"data: ")[-1])["error"]["code"] == "store_full"
+
+
+async def test_what_came_of_a_plain_body_that_breaks_off_is_passed_on(tmp_path: Path) -> None:
+    script = Script([ANSWER[:40]], headers=[*JSON, ("content-length", str(len(ANSWER)))], cut=True)
+    async with ScriptedProvider(script) as upstream, app_at(tmp_path, upstream.url) as (_, client):
+        answer = await stream(client)
+        assert answer.content == ANSWER[:40]
+        kept = await record(client, answer)
+        assert kept["state"] == "incomplete"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        ANSWER.replace(b'"m-1"', rb'"\ud800"').replace(b'"prompt_tokens": 3', b'"prompt_tokens": %d' % 10**30),
+        ANSWER.replace(b'"kept": true', b'"kept": NaN, "deep": ' + b"[" * 300 + b"]" * 300),
+        b'{"choices": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+        b'data: {"choices": [null]}\n\n',
+    ],
+)
+async def test_an_answer_that_is_odd_goes_out_whole_with_a_receipt_that_can_be_read(
+    tmp_path: Path, body: bytes, streamed: bool
+) -> None:
+    async with (
+        ScriptedProvider(Script([body], headers=JSON)) as upstream,
+        app_at(tmp_path, upstream.url) as (_, client),
+    ):
+        answer = await client.post("/v1/chat/completions", json={**CHAT, "stream": streamed})
+        assert (answer.status_code, answer.content) == (200, body)
+        await record(client, answer)
+
+
+async def test_an_answer_whose_coding_cannot_be_read_has_a_receipt_that_can_be_read(tmp_path: Path) -> None:
+    script = Script([b"not gzip"], headers=[*JSON, ("content-encoding", "gzip")])
+    async with ScriptedProvider(script) as upstream, app_at(tmp_path, upstream.url) as (_, client):
+        request = client.build_request("POST", "/v1/chat/completions", json=CHAT)
+        answer = await client.send(request, stream=True)  # its body is not read: the client would fail to unpack it
+        assert [part async for part in answer.aiter_raw()] == [b"not gzip"]
+        kept = await record(client, answer)
+        assert (kept["state"], kept["response"]) == ("incomplete", None)
+
+
+async def test_a_session_of_half_a_character_is_kept(tmp_path: Path) -> None:
+    body = json.dumps({**CHAT, "prompt_cache_key": "key \ud800"})
+    async with ScriptedProvider(Script([ANSWER])) as upstream, app_at(tmp_path, upstream.url) as (_, client):
+        answer = await client.post("/v1/chat/completions", content=body)
+        kept = await record(client, answer)
+        assert (answer.status_code, kept["session"]) == (200, "key ?")
+
+
+@pytest.mark.parametrize("what", ["digits", "depth"])
+async def test_numbers_and_depths_that_cannot_be_kept_are_refused(tmp_path: Path, what: str) -> None:
+    async with ScriptedProvider(Script([ANSWER])) as upstream, app_at(tmp_path, upstream.url) as (_, client):
+        if what == "digits":
+            answer = await client.post("/v1/chat/completions", content=b'{"messages": [], "x": ' + b"9" * 6000 + b"}")
+        else:
+            nested = b"[" * 1000 + b"]" * 1000
+            answer = await client.post("/reef/report", content=b'{"references": ["a"], "feedback": ' + nested + b"}")
+        assert answer.status_code == 400 and not upstream.seen

@@ -277,3 +277,39 @@ def test_unpack() -> None:
     assert unpack(raw, "identity") == raw
     with pytest.raises(Unsupported, match="br"):
         unpack(raw, "br")
+
+
+DEEP = b"[" * 10_000 + b"]" * 10_000
+ODD_EVENTS = [
+    b'{"choices": [null]}',
+    b'{"choices": 5}',
+    b'{"choices": [{"index": "a", "delta": 5}]}',
+    b'{"choices": [{"index": 0, "delta": {"tool_calls": [1]}}]}',
+    b'{"choices": [{"index": 0, "delta": {}}, {"index": "b", "delta": {}}]}',
+    b'{"type": "message_start", "message": 5}',
+    b'{"type": "response.output_item.added", "output_index": [], "item": 5}',
+    DEEP,
+]
+
+
+@pytest.mark.parametrize("event", ODD_EVENTS)
+@pytest.mark.parametrize("route", ["chat", "messages", "responses"])
+def test_pieces_of_another_shape_are_a_fact_about_the_answer_not_an_error(route: str, event: bytes) -> None:
+    read = assemble(route, "text/event-stream", b"data: " + event + b"\n\n" + chat({"content": "hi"}))
+    assert not read.complete or route == "chat"
+
+
+@pytest.mark.parametrize(
+    "body", [DEEP, b'{"choices": ' + DEEP + b"}", b'{"choices": [{"message": {"tool_calls": 5}}]}']
+)
+def test_bodies_of_another_shape_are_a_fact_about_the_answer_not_an_error(body: bytes) -> None:
+    read = assemble("chat", "application/json", body)
+    assert not read.complete and read.flags == ("odd_shape",)
+
+
+def test_what_is_kept_beside_an_answer_can_be_written() -> None:
+    raw = rb'{"model": "m\ud800", "choices": [{"message": {"content": "x"}, "finish_reason": "\udfff"}], "usage": '
+    read = assemble("chat", "application/json", raw + b'{"prompt_tokens": %d, "completion_tokens": 2}}' % 10**30)
+    assert (read.model, read.finish_reason, read.usage) == ("m?", "?", {"output_tokens": 2}) and read.complete
+    odd = assemble("chat", "application/json", b'{"choices": [{"message": {"content": "x"}, "finish_reason": {}}]}')
+    assert odd.finish_reason is None

@@ -216,3 +216,21 @@ async def test_proxies_are_for_far_hosts_only(monkeypatch: pytest.MonkeyPatch) -
     assert proxy_for("http://localhost:11434/v1") is None
     assert proxy_for("http://inside.test/v1") is None
     assert proxy_for("http://models.test/v1") == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("status", [600, 999])
+async def test_what_is_no_http_status_is_an_error(status: int) -> None:
+    async with ScriptedProvider(Script([ANSWER], status=status)) as server:
+        backend = PassthroughBackend(server.url)
+        with pytest.raises(UpstreamError, match=str(status)):
+            await backend.chat(make_call())
+        await backend.aclose()
+
+
+async def test_header_text_beyond_ascii_passes_as_it_came() -> None:
+    sent = "café 海".encode().decode("latin-1")  # as a server reads it from the wire
+    async with ScriptedProvider(Script([ANSWER])) as server:
+        backend = PassthroughBackend(server.url)
+        await relay(backend, make_call(headers=(("x-title", sent),)))
+        assert dict(server.seen[0].headers)["x-title"] == "café 海"
+        await backend.aclose()
