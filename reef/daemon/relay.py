@@ -6,6 +6,7 @@ Knows nothing of routes or of who answers. Built by the gateway once the open ro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
 
@@ -26,6 +27,8 @@ _END_MARKS = {
     "responses": (b"event: response.completed", b"event: response.incomplete", b"event: response.failed"),
 }
 _MARK_BYTES = 64
+_LINGER_S = 1.0
+"""How long a whole stream waits for its connection to end, so that it can be used again."""
 
 
 class Relay(Response):
@@ -143,14 +146,27 @@ class Relay(Response):
             start = max(cut, before)
             if start > before:
                 await send({"type": "http.response.body", "body": bytes(self._sent[before:start]), "more_body": True})
-            async for rest in got.slices():
-                self._sent += rest
+            await self._read_on(got, cut)
             return bytes(self._sent[start:]), None
         finish = got.finish(bytes(self._sent))
         if finish.state is RecordState.INCOMPLETE and self._events:
             error = ReefError("the model's server ended the stream before its end", code=finish.reason or "no_end_mark")
             return error_event(self._call.route, error), finish.reason
         return self._waiting, None
+
+    async def _read_on(self, got: Answer, cut: int) -> None:
+        """What follows the end mark at ``cut``; a server that stays on the line after its last event is not waited for."""
+        clock = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                rest = got.slices()
+                while True:
+                    if self._sent.endswith((b"\n\n", b"\r\n\r\n")) and len(self._sent) > cut:
+                        limit.reschedule(clock.time() + _LINGER_S)
+                    try:
+                        self._sent += await anext(rest)
+                    except StopAsyncIteration:
+                        return
 
     async def _too_late(self, got: Answer) -> tuple[bytes, str | None]:
         """An answer that is no event stream, after the client was promised one: it can only be told in an event."""

@@ -56,7 +56,13 @@ def late_provider(status: int, body: bytes, content_type: str) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Late) as server:
+    with serving(Late) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -91,6 +97,29 @@ async def test_an_answer_that_is_no_stream_and_late_is_told_in_an_event(
             found = await record(client, response)
     assert found["response"] == json.loads(body)
     assert found["state"] == ("failed" if status == 429 else "complete")
+
+
+async def test_a_server_that_stays_on_the_line_after_its_end_is_not_waited_for(tmp_path: Path) -> None:
+    left = threading.Event()
+
+    class Lingering(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(b"".join(STREAM))
+            left.wait(60)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with serving(Lingering) as url:
+        async with app_at(tmp_path, url, idle_timeout_s="30") as (_, client):
+            response = await asyncio.wait_for(stream(client), 20)
+            left.set()
+            assert response.content == b"".join(STREAM)
+            assert (await record(client, response))["state"] == "complete"
 
 
 async def test_a_stream_that_only_begins_late_is_whole(tmp_path: Path) -> None:
