@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -48,9 +49,15 @@ class ReefClient:
         headers = {"x-reef-token": token, "x-reef-actor": actor}
         if scenario is not None:
             headers["x-reef-scenario"] = scenario
-        self.http = httpx.Client(
-            base_url=url, headers=headers, timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S), trust_env=False
-        )
+        try:
+            self.http = httpx.Client(
+                base_url=url, headers=headers, timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S), trust_env=False
+            )
+        except UnicodeEncodeError as error:
+            raise BadRequest(
+                f"{error.object[:40]!r} cannot be sent in a header",
+                hint="scenarios are named with letters, digits, '.', '_' and '-'; a token is plain ASCII",
+            ) from error
 
     @classmethod
     def from_home(
@@ -60,7 +67,7 @@ class ReefClient:
         found = discovery(home)
         if found is None:
             raise DaemonUnreachable(f"no daemon runs on {home}", hint="start it with: reef up")
-        token = (home / "token").read_text(encoding="utf-8").strip()
+        token = (home / "token").read_text(encoding="utf-8", errors="replace").strip()
         return cls(str(found["url"]), token, scenario=scenario, actor=actor, timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
@@ -132,29 +139,33 @@ class ReefClient:
 
     def record(self, record_id: str) -> dict[str, Any]:
         """One record with its bodies."""
-        return self.get(f"/reef/records/{record_id}")
+        return self.get(f"/reef/records/{quote(record_id, safe='')}")
 
     def request_bytes(self, record_id: str) -> bytes:
         """The exact bytes of a record's request."""
-        return self._checked(self._send("GET", f"/reef/records/{record_id}/request")).content
+        return self._checked(self._send("GET", f"/reef/records/{quote(record_id, safe='')}/request")).content
 
     def records(self, scenario: str, **query: Any) -> list[dict[str, Any]]:
         """A page of records, newest first."""
-        found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{scenario}/records", **query)["records"]
+        found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{quote(scenario, safe='')}/records", **query)[
+            "records"
+        ]
         return found
 
     def releases(self, scenario: str, **query: Any) -> list[dict[str, Any]]:
         """The chain, newest first."""
-        found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{scenario}/releases", **query)["releases"]
+        found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{quote(scenario, safe='')}/releases", **query)[
+            "releases"
+        ]
         return found
 
     def release(self, scenario: str, release_id: str) -> dict[str, Any]:
         """One release with the records it learned from."""
-        return self.get(f"/reef/scenarios/{scenario}/releases/{release_id}")
+        return self.get(f"/reef/scenarios/{quote(scenario, safe='')}/releases/{quote(release_id, safe='')}")
 
     def act(self, scenario: str, action: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """rollback, promote, reject, pause, resume or step."""
-        return self.post(f"/reef/scenarios/{scenario}/{action}", body or {})
+        return self.post(f"/reef/scenarios/{quote(scenario, safe='')}/{action}", body or {})
 
     def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
         """Events as they happen; ends when the daemon does."""
@@ -193,6 +204,10 @@ class ReefClient:
             return self.http.request(method, path, **arguments)
         except httpx.TransportError as error:
             raise self._gone(error) from error
+        except UnicodeEncodeError as error:
+            raise BadRequest(
+                f"{error.object[:40]!r} cannot be sent in a header", hint="name it with ASCII characters"
+            ) from error
 
     def _gone(self, error: Exception) -> DaemonUnreachable:
         return DaemonUnreachable(

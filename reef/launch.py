@@ -80,7 +80,7 @@ def running(home: Path) -> dict[str, Any] | None:
     found, token = discovery(home), home / "token"
     if found is None or not locked(home) or not token.exists():
         return None
-    with ReefClient(str(found["url"]), token.read_text(encoding="utf-8").strip()) as client:
+    with ReefClient(str(found["url"]), token.read_text(encoding="utf-8", errors="replace").strip()) as client:
         return found if client.ready() else None
 
 

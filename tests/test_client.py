@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from reef.client import ReefClient, RemoteError
+from reef.errors import BadRequest
 from tests.support import daemon
 
 
@@ -32,3 +33,17 @@ def test_events_that_are_refused_say_so(tmp_path: Path) -> None:
         with pytest.raises(RemoteError) as failed:
             next(client.events())
         assert failed.value.status == 401
+
+
+def test_what_no_header_can_hold_is_refused_in_words() -> None:
+    with pytest.raises(BadRequest, match="header"):
+        ReefClient("http://127.0.0.1:9", "token", scenario="ä")
+    with ReefClient("http://127.0.0.1:9", "token") as client, pytest.raises(BadRequest, match="header"):
+        client.call({}, session="海")
+
+
+def test_an_id_never_becomes_another_route(tmp_path: Path) -> None:
+    with daemon(tmp_path, reef_upstream_url="http://127.0.0.1:9") as one, one.client() as client:
+        with pytest.raises(RemoteError) as failed:
+            client.record("../status?x#y")
+        assert failed.value.status == 404

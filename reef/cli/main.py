@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -50,6 +51,9 @@ for module in (daemon, records, releases, tools):
 def main() -> None:
     """Entry point; no traceback reaches a user."""
     as_json = "--json" in sys.argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names and answers hold what a terminal may not
     try:
         app(standalone_mode=True)
     except ReefError as error:
@@ -60,6 +64,12 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe has left: nothing more to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        show_error(
+            ReefError(said, hint="see: reef doctor, or choose another state directory with --home"), as_json=as_json
+        )
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import ipaddress
 import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -171,6 +172,17 @@ def _backend(config: Config, engine: TorchRuntime | None, serving: ServingTable)
         raise BadConfig(
             "nothing answers model calls: neither an upstream nor a model is given",
             hint="set reef.upstream_url (REEF_UPSTREAM_URL), or reef.model_path for the embedded engine",
+        )
+    try:
+        far = urlsplit(service.upstream_url)
+        usable = far.scheme in ("http", "https") and bool(far.hostname) and (far.port or 1) > 0
+    except ValueError:  # brackets or a port that are none
+        usable = False
+    if not usable:
+        raise BadConfig(
+            f"reef.upstream_url {service.upstream_url!r} is no http address",
+            hint="for example https://api.openai.com, or http://127.0.0.1:11434",
+            field="reef.upstream_url",
         )
     return PassthroughBackend(
         service.upstream_url,

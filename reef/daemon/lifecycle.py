@@ -10,6 +10,7 @@ import json
 import logging
 import logging.handlers
 import os
+import re
 import secrets
 import signal
 import socket
@@ -134,7 +135,13 @@ def _url(config: Config, sock: socket.socket) -> str:
 def _token(config: Config) -> str:
     """The configured token, or the one in the state directory, made on the first start."""
     path = config.home / "token"
-    kept = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    kept = path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
+    if not re.fullmatch(r"[!-~]{0,4096}", config.service.token or kept):  # no client could send it
+        raise BadConfig(
+            "the token has characters that no header can hold, or too many",
+            hint=f"set another reef.token, or remove {path}: a new one is made",
+            field="reef.token",
+        )
     token = config.service.token or kept or secrets.token_urlsafe(24)  # an emptied file must never open the door
     if token != kept:
         _write_private(path, token + "\n")

@@ -59,52 +59,43 @@ _USAGE_PATHS: tuple[tuple[str, str, str | None], ...] = (
 
 def assemble(route: str, content_type: str, raw: bytes) -> Assembled:
     """Read the bytes of one answer (already unpacked, see ``unpack``) of ``route`` (chat, responses or messages)."""
+    flags: list[str] = []
+    body: Any
+    complete, error = True, None
     try:
-        return _read(route, content_type, raw)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        if content_type.startswith("text/event-stream") or raw[:64].lstrip()[:5] in (b"data:", b"event"):
+            joined = STREAMS[route](raw)
+            body, complete, error = joined.body, joined.complete, joined.error
+            flags.extend(joined.flags)
+            if body is None:
+                return Assembled(None, complete, error=error, flags=tuple(flags))
+        else:
+            body = json.loads(raw)
+            if not isinstance(body, dict):
+                return Assembled(None, False, flags=("not_json",))
+        finish_reason, empty, whole = _JUDGES[route](body, flags)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as odd:
         # A foreign server may send anything as anything, at any depth. That is a fact about its answer, which still goes
         # to the client and whose bytes are kept; only nothing can be learned from it.
-        return Assembled(None, False, flags=("odd_shape",))
-
-
-def _read(route: str, content_type: str, raw: bytes) -> Assembled:
-    """As ``assemble``, as far as values have the types of the protocol."""
-    flags: list[str] = []
-    if content_type.startswith("text/event-stream") or raw[:64].lstrip()[:5] in (b"data:", b"event"):
-        joined = STREAMS[route](raw)
-        body, complete, error = joined.body, joined.complete, joined.error
-        flags.extend(joined.flags)
-    else:
-        try:
-            body = json.loads(raw)
-        except ValueError:
-            body = None
-        if not isinstance(body, dict):
-            return Assembled(None, False, flags=("not_json",))
-        complete, error = True, None
-    if body is None:
-        return Assembled(None, complete, error=error, flags=tuple(flags))
+        return Assembled(None, False, flags=("not_json" if isinstance(odd, ValueError) else "odd_shape",))
     fault = body.get("error")
     if fault and error is None:
         error = str(fault.get("message") or fault) if isinstance(fault, dict) else str(fault)
-    finish_reason, empty, whole = _JUDGES[route](body, flags)
     usage: dict[str, int] = {}
     counts = body.get("usage")
-    if isinstance(counts, dict):
-        for name, key, inner in _USAGE_PATHS:
-            value = counts.get(key)
-            if inner is not None:
-                value = value.get(inner) if isinstance(value, dict) else None
-            if type(value) is int and abs(value) < 2**53:
-                usage[name] = value
+    for name, key, inner in _USAGE_PATHS if isinstance(counts, dict) else ():
+        value = counts.get(key)
+        if inner is not None:
+            value = value.get(inner) if isinstance(value, dict) else None
+        if type(value) is int and abs(value) < 2**53:
+            usage[name] = value
+    # Kept beside the bytes as UTF-8, which halves of surrogate pairs are not.
+    reason, model = [
+        text.encode("utf-8", "replace").decode() if isinstance(text, str) else None
+        for text in (finish_reason, body.get("model"))
+    ]
     done = complete and whole and error is None
-    reason, model = _text(finish_reason), _text(body.get("model"))
     return Assembled(body, done, reason, usage, model, empty, error, tuple(flags))
-
-
-def _text(value: object) -> str | None:
-    """``value`` when it is text, halves of surrogate pairs as question marks: what is kept beside the bytes is UTF-8."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
 def unpack(raw: bytes, content_encoding: str) -> bytes:

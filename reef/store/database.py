@@ -138,8 +138,9 @@ class Store:
         fresh = not self.path.exists()
         if fresh:
             os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
-        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5.0)
+        connection: sqlite3.Connection | None = None
         try:
+            connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5.0)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute(f"PRAGMA journal_size_limit={_JOURNAL_LIMIT_BYTES}")
@@ -147,10 +148,12 @@ class Store:
             migrate(connection)
             return connection
         except ReefError:
-            connection.close()
+            if connection is not None:
+                connection.close()
             raise
         except sqlite3.DatabaseError as error:
-            connection.close()
+            if connection is not None:
+                connection.close()
             raise Unavailable(
                 f"{self.path} cannot be opened: {error}",
                 hint="nothing was changed; keep a copy of the file, then run: reef doctor",

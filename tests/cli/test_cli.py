@@ -358,3 +358,17 @@ def test_the_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         status = schema(reef(tmp_path, "status", "--json"), "status")
         assert status["scenarios"][0]["release_id"] == "r5"
         assert status["store"]["records"] == 14
+
+
+@pytest.mark.parametrize("words", [("up", "--upstream-url", "http://127.0.0.1:9", "--port", "0"), ("serve", "--yes")])
+def test_a_home_that_is_a_file_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
+    home = tmp_path / "file"
+    home.write_text("x")
+    ran = reef(home, *words, REEF_UPSTREAM_URL="http://127.0.0.1:9")
+    assert ran.code == 1 and str(home) in ran.err
+
+
+def test_names_that_the_terminal_cannot_show_are_shown_escaped(tmp_path: Path) -> None:
+    home = tmp_path / "h\u00fc"
+    ran = reef(home, "status", PYTHONIOENCODING="ascii:strict", PYTHONUTF8="1")
+    assert ran.code == 3 and "h\\xfc" in ran.err

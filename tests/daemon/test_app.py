@@ -10,6 +10,7 @@ import pytest
 from reef.config import load
 from reef.daemon.app import build_app
 from reef.errors import BadConfig
+from reef.launch import StartFailed
 from tests.daemon.test_relay import app_at
 from tests.support import daemon
 
@@ -22,6 +23,9 @@ UPSTREAM = {"reef.upstream_url": "http://127.0.0.1:9"}
         ({"reef.recipe": "pg"}, "reef.recipe"),
         ({"reef.host": "0.0.0.0"}, "reef.host"),
         ({"reef.port": "x"}, "reef.port"),
+        ({"reef.upstream_url": "not a url"}, "reef.upstream_url"),
+        ({"reef.upstream_url": "http://[::1"}, "reef.upstream_url"),
+        ({"reef.upstream_url": "http://host:99999"}, "reef.upstream_url"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(
@@ -64,3 +68,16 @@ def test_an_emptied_token_file_opens_no_door(tmp_path: Path) -> None:
             assert httpx.get(one.url + "/reef/status", headers=headers).status_code == 401
         with one.client() as client:
             assert client.status()["daemon"]["ready"]
+
+
+@pytest.mark.parametrize("content", ["one\ntwo", "tökén", "a" * 5000])
+def test_a_token_that_no_client_could_send_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content, encoding="utf-8")
+    with pytest.raises(StartFailed, match="token has characters"), daemon(tmp_path, reef_upstream_url="http://h"):
+        pass
+
+
+def test_what_stands_where_the_database_should_is_named(tmp_path: Path) -> None:
+    (tmp_path / "reef.db").mkdir()
+    with pytest.raises(StartFailed, match=r"reef\.db cannot be opened"), daemon(tmp_path, reef_upstream_url="http://h"):
+        pass
