@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from reef.config import Config
@@ -79,6 +79,7 @@ def build_app(config: Config, token: str) -> Starlette:
             HTTPException: _http_error,
             ReefError: _reef_error,
             RecursionError: _too_deep,
+            ClientDisconnect: _nobody,
             Exception: _bug,
         },
         lifespan=_running,
@@ -238,6 +239,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _reef_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ReefError)
     return error_response(request.url.path, error)
+
+
+async def _nobody(request: Request, error: Exception) -> Response:
+    """The client left before its request was whole: nobody reads this, and nothing is wrong."""
+    return Response(status_code=499)
 
 
 async def _too_deep(request: Request, error: Exception) -> Response:

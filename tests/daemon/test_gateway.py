@@ -314,3 +314,17 @@ def test_unknown_routes_and_methods_say_so(world: tuple[Daemon, ScriptedProvider
             client.get("/reef/nothing")
         assert failed.value.exit_code == 4
         assert client.http.delete("/reef/status").status_code == 405
+
+
+def test_a_client_that_leaves_before_its_request_is_whole_is_no_fault(world: tuple[Daemon, ScriptedProvider]) -> None:
+    one, upstream = world
+    play(upstream, Script([ANSWER], headers=JSON))
+    host, port = one.url.removeprefix("http://").split(":")
+    token = (one.home / "token").read_text(encoding="utf-8").strip()
+    for path in ("/v1/chat/completions", "/reef/report"):
+        with socket.create_connection((host, int(port))) as one_socket:
+            head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\nx-reef-token: {token}\r\ncontent-length: 99\r\n\r\n"
+            one_socket.sendall(head.encode() + b'{"mod')
+    assert post(one).status_code == 200
+    said = (one.home / "logs" / "reef.jsonl").read_text(encoding="utf-8")
+    assert "bug while answering" not in said and "Exception in ASGI" not in said
