@@ -36,7 +36,7 @@ ScenarioOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+out = Console(highlight=False, soft_wrap=not (sys.stdout is not None and sys.stdout.isatty()))
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

@@ -51,6 +51,7 @@ for module in (daemon, records, releases, tools):
 def main() -> None:
     """Entry point; no traceback reaches a user."""
     as_json = "--json" in sys.argv
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names and answers hold what a terminal may not

@@ -145,7 +145,7 @@ def status_view(services: Services) -> dict[str, Any]:
         "inference": {
             "backend": "engine" if services.engine is not None else "provider",
             "model": _model(services),
-            "ready": services.ready,
+            "ready": services.ready and (engine is None or engine["engine"]["state"] == "ready"),
             "engine": engine,
         },
         "store": {
