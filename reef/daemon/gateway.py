@@ -65,7 +65,7 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
         found[name] = value
         if name.startswith("x-reef-tag-"):
             meta.setdefault("tags", {})[name[11:]] = value[:256]
-        elif not name.startswith("x-reef-") and services.token not in value:
+        elif not name.startswith("x-reef-") and value.rpartition(" ")[2] != services.token:
             kept.append((name, value))
     raw = await read_body(request, services.max_body_bytes)
     body, segments = split_json(raw)
@@ -181,7 +181,9 @@ async def models(request: Request) -> Response:
     services: Services = request.app.state.services
     if not services.ready:
         raise services.not_ready()
-    headers = tuple((name, value) for name, value in request.headers.items() if services.token not in value)
+    headers = tuple(
+        (name, value) for name, value in request.headers.items() if value.rpartition(" ")[2] != services.token
+    )
     return json_response(await services.backend.models(headers))
 
 

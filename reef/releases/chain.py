@@ -264,7 +264,9 @@ class ReleaseChain:
         return head
 
     def _restorable(self, scenario: str, head: Release, to: str | None) -> Release:
-        wanted = to if to is not None else head.parent
+        # Back from a rollback means further back: the release it restored had a parent of its own.
+        origin = self.get(scenario, head.restored_from) if head.restored_from is not None else head
+        wanted = to if to is not None else origin.parent
         if wanted is None:
             raise Conflict(f"{head.release_id} is the first release", hint="there is nothing to roll back to")
         target = self.get(scenario, wanted)

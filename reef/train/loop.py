@@ -170,7 +170,12 @@ class Trainer:
         with self.lock:
             head = self._head
             assert head is not None, "create() made r0"
-            prepared = prepare_slime_step(batch, self._preparer, self._state)
+            try:
+                prepared = prepare_slime_step(batch, self._preparer, self._state)
+            except BadRequest as error:  # the preparer said what no step can be made of: the batch must not come again
+                name = f"bad-signal:{self.scenario}:{batch.batch_id}:{head.release_id}"
+                bad = StepCommit(name, self.scenario, batch.batch_id, "skip", self._state, self._used)
+                return self._without_release(batch, bad, Refused(f"bad_signal: {error.message}"))
             signal = prepared.signal
             same = [self.scenario, head.content_id, batch.batch_id, prepared.payload, dict(signal.next_algorithm_state)]
             step_id = hashlib.sha256(json.dumps(same, sort_keys=True, allow_nan=False).encode()).hexdigest()[:32]
