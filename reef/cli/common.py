@@ -36,7 +36,8 @@ ScenarioOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-out = Console(highlight=False, soft_wrap=not (sys.stdout is not None and sys.stdout.isatty()))
+_PIPED = not (sys.stdout is not None and sys.stdout.isatty())
+out = Console(highlight=False, soft_wrap=_PIPED, width=1000 if _PIPED else None)  # a pipe is given whole lines
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -75,9 +76,20 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
         talk.print(Text(empty))
         return
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        # An id must stay whole, so that it can be copied; other columns give way on a narrow terminal.
-        shown.add_column(column, overflow="ellipsis", no_wrap=True, min_width=32 if column == "id" else None)
+    widths = [max(len(column), *(row[at].cell_len for row in listed)) for at, column in enumerate(columns)]
+    # On a narrow terminal the widest column gives way first, and an id never: it must stay whole, to be copied.
+    gives = max((at for at, column in enumerate(columns) if column != "id"), key=lambda at: widths[at])
+    room = out.width - sum(widths) + widths[gives] - 2 * (len(columns) - 1)
+    for at, column in enumerate(columns):
+        limit = min(widths[at], max(room, 8)) if at == gives else widths[at]
+        folds = at == gives and limit >= 20
+        shown.add_column(
+            column,
+            overflow="fold" if folds else "ellipsis",
+            no_wrap=not folds,
+            width=None if column == "id" else limit,
+            min_width=limit if column == "id" else None,
+        )
     for row in listed:
         shown.add_row(*row)
     out.print(shown)

@@ -78,10 +78,12 @@ def up(
     Examples: reef up | reef up --upstream-url https://api.openai.com/v1 | reef up -c serve.yaml --training.seed 7
     """
     folder = home_of(home)
+    named = (host, port, upstream_url, upstream_model, upstream_api_key, recipe, model_path)
     if (found := running(folder)) is not None:
         _say_up(found, folder, as_json, fresh=False)
+        if not as_json and (config is not None or context.args or any(named)):
+            talk.print(Text("  settings given now are not applied; stop it first with: reef down"))
         return
-    named = (host, port, upstream_url, upstream_model, upstream_api_key, recipe, model_path)
     overrides = _overrides(context.args, named)
     settings, said = _settings(folder, config, overrides, yes)
     if not as_json:
@@ -232,7 +234,7 @@ def _show_status(found: dict[str, Any]) -> None:
     state = "ready" if daemon["ready"] else "starting"
     out.print(Text(f"reef {daemon['version']} {state} at {daemon['url']}, up {ago(time.time() - daemon['uptime_s'])}"))
     out.print(Text(f"  home     {daemon['home']}"))
-    out.print(Text(f"  answers  {inference['backend']} {inference['model'] or ''}"))
+    out.print(Text(f"  answers  {inference['backend']} {inference['model'] or '(each call names its model)'}"))
     out.print(Text(f"  records  {store['records']:,} in {size(store['bytes'])}"))
     if store["degraded"]:
         out.print(

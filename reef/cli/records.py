@@ -28,6 +28,8 @@ from reef.cli.common import (
 from reef.client import ReefClient, RemoteError, content_text
 from reef.errors import BadRequest, NotFound
 
+_USAGE = ("input_tokens", "output_tokens")
+
 records_app = typer.Typer(no_args_is_help=False, help="What has been recorded.")
 scenarios_app = typer.Typer(no_args_is_help=False, help="Workloads: their records, trainer and releases.")
 
@@ -105,6 +107,8 @@ def report(
     else:
         again = " (it was stored before)" if found["duplicate"] else ""
         talk.print(Text(f"report {found['agent_record_id']} on {len(found['references'])} call(s){again}"))
+        if found["reason"]:
+            talk.print(Text(f"  {found['reason']}"))
         talk.print(Text("  next: reef status   reef releases", style="dim"))
 
 
@@ -206,7 +210,8 @@ def _served_model(client: ReefClient) -> str:
     if inference["model"]:
         return str(inference["model"])
     raise BadRequest(
-        "which model? the provider was configured without one", hint="give --model, or REEF_UPSTREAM_MODEL"
+        "which model? the provider was configured without one",
+        hint="give --model here, or start with: reef up --upstream-model NAME",
     )
 
 
@@ -262,4 +267,7 @@ def _what(row: dict[str, Any]) -> str:
         score = "" if row["score"] is None else f"score {row['score']:g} "
         return cut(f"{score}-> {', '.join(row['references'])}", 60)
     usage, meta = row.get("usage") or {}, row["meta"]
-    return cut(f"{meta.get('model') or ''} {meta.get('duration_ms', 0):.0f} ms {usage or ''}", 60)
+    tokens = (
+        ", " + " + ".join(str(usage[key]) for key in _USAGE) + " tokens" if all(key in usage for key in _USAGE) else ""
+    )
+    return cut(f"{meta.get('model') or ''} {meta.get('duration_ms', 0):.0f} ms{tokens}", 60)

