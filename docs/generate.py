@@ -15,10 +15,11 @@ INTRO = """# Configuration
 <!-- made by docs/generate.py from reef/config.py; a test keeps them equal -->
 
 A YAML file with two sections, `reef:` and `training:`, given with `reef up -c serve.yaml`. Each key can also be set by
-its environment variable or as a flag (`--reef.port 8901`, `--training.seed 7`). A flag goes before the file, the file
-before the environment, the environment before the default. `${section.key}` and `${ENVIRONMENT_VARIABLE}` in a value are
-filled in. An unknown key, a key given twice, a wrong type or a value out of bounds stops the start with its line and the
-nearest name. `reef config show --origin` prints what is in force.
+its environment variable (where the table names one) or as a flag (`--reef.port 8901`, `--training.seed 7`). A flag goes
+before the file, the file before the environment, the environment before the default. `${section.key}` and
+`${ENVIRONMENT_VARIABLE}` in a value are filled in. An unknown key, a key given twice, a wrong type or a value out of
+bounds stops the start with its line and the nearest name. `reef config show --origin`, with the same `-c`, prints
+what `reef up` would use and where that comes from.
 """
 
 
