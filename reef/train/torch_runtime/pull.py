@@ -75,7 +75,7 @@ def usable_folder(model_path: Path, cache: Path) -> Path:
     if len(files) != 1 or files[0].suffix != ".gguf":
         raise BadConfig(
             f"model_path {model_path} is neither a Hugging Face folder nor one GGUF file",
-            hint="give a Hugging Face folder or a GGUF file; leave model_path out for the embedded model",
+            hint="give a Hugging Face folder or a GGUF file; leave model_path out for the embedded model (reef model pull)",
             field="reef.model_path",
         )
     source = files[0]
