@@ -115,6 +115,8 @@ class Scenarios:
     def step(self, name: str) -> Mapping[str, Any]:
         """Make a step of whatever is complete, without waiting for a full batch."""
         thread = self._trained(name)
+        if thread.paused:
+            raise Conflict(f"training of {name!r} is paused", hint=f"go on with: reef resume -s {name}", code="paused")
         thread.trainer.catch_up()  # a report that has just come counts, although nobody has looked yet
         progress = thread.trainer.progress()
         if not progress["have"]:
@@ -131,10 +133,10 @@ class Scenarios:
         """Serve an earlier release again; it becomes a new one at the end of the chain. Raises when it cannot be served."""
 
         def change(trainer: Trainer) -> Release:
-            trainer.try_serving(
-                self.chain.rollback_target(name, to)
-            )  # its files may be gone: before anything is changed
-            return self.chain.rollback(name, to, actor)
+            with self.chain.store.files:
+                target = self.chain.rollback_target(name, to)
+                trainer.try_serving(target)  # its files may be gone: before anything is changed
+                return self.chain.rollback(name, to, actor)
 
         return self._serve(name, change)
 
@@ -164,7 +166,11 @@ class Scenarios:
     def _trained(self, name: str) -> TrainerThread:
         thread = self.open_now(name, create=False).thread
         if thread is None:
-            raise Conflict(f"scenario {name!r} updates nothing (recipe {self.recipe.name})", code="nothing_to_train")
+            raise Conflict(
+                f"scenario {name!r} updates nothing (recipe {self.recipe.name})",
+                hint="a recipe that trains is chosen at the start, e.g. reef up --recipe pg",
+                code="nothing_to_train",
+            )
         return thread
 
     def _make(self, name: str) -> Scenario:

@@ -155,7 +155,7 @@ def records_show(
             sys.stdout.buffer.write(client.request_bytes(record_id))
             return
         found = client.record(record_id)
-    if as_json or not sys.stdout.isatty():
+    if as_json:
         print_json("record", found)
         return
     for key in ("agent_record_id", "scenario", "request_type", "state", "release_id", "session"):

@@ -106,6 +106,8 @@ def rollback(
     """Serve an earlier release again, its weights exactly as they were. Example: reef rollback r3"""
     with client_of(home) as client:
         name = scenario_of(client, scenario)
+        if to is not None:
+            client.release(name, to)  # a name that is none is said before anything is asked
         confirm(f"serve {to or 'the parent release'} of {name} again?", yes)
         found = client.act(name, "rollback", {"to": to} if to else {})
     _acted(
@@ -155,6 +157,7 @@ def _decide(
 ) -> None:
     with client_of(home) as client:
         name = scenario_of(client, scenario)
+        client.release(name, release_id)
         confirm(f"{question} in {name}?", yes)
         found = client.act(name, action, {"release_id": release_id})
     _acted(action, found, as_json, f"{found['release_id']} is {found['state']}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 from reef.config import Service
+from reef.dotted import imported
 from reef.errors import BadConfig
 from reef.inference.base import InferenceBackend
 from reef.runtime.serving import ServingTable
@@ -33,13 +33,7 @@ def _factory(path: str | None) -> Callable[..., InferenceBackend]:
     """The class named by ``reef.inference_backend_factory``, ours by default; raises BadConfig."""
     if path is None:
         return SGLangChatTrainingInferenceBackend
-    module, _, name = path.replace(":", ".").rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except (ImportError, ValueError) as error:
-        raise BadConfig(
-            f"reef.inference_backend_factory {path!r}: {error}", field="inference_backend_factory"
-        ) from error
+    found = imported(path, "reef.inference_backend_factory", "inference_backend_factory")
     if not isinstance(found, type) or not hasattr(found, "chat"):
         raise BadConfig(
             f"reef.inference_backend_factory {path!r} is no inference backend",

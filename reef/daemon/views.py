@@ -12,6 +12,7 @@ from reef.core.records_types import RequestType
 from reef.daemon.services import Services
 from reef.records import Row
 from reef.releases import ScenarioRow, StepRow
+from reef.train.thread import TrainerThread
 
 API_VERSION = 1
 
@@ -102,22 +103,30 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
         "state": "paused" if row.paused else state,
         "detail": thread.detail if thread is not None else "",
         "batch": {"have": progress.get("have", 0), "need": progress.get("need", 0)},
-        "waiting_for": _waiting(row, state, progress, reports),
+        "waiting_for": _waiting(services, row, thread, progress, reports),
         "pending_receipts": progress.get("waiting_for", []),
         "counts": counts,
         "reasons": services.records.reasons(row.name),
     }
 
 
-def _waiting(row: ScenarioRow, state: str, progress: dict[str, Any], reports: dict[str, int]) -> str:
+def _waiting(
+    services: Services,
+    row: ScenarioRow,
+    thread: TrainerThread | None,
+    progress: dict[str, Any],
+    reports: dict[str, int],
+) -> str:
     """One sentence: what has to happen before the next release."""
     if row.surface == "nothing":
         return "nothing: this recipe only records"
+    if thread is None:
+        return f"a recipe that trains: this daemon runs {services.recipe.name}, which only records"
     if row.paused:
         return f"someone to resume it: reef resume -s {row.name}"
-    if state in ("training", "held", "blocked", "failed"):
+    if thread.state in ("training", "held", "blocked", "failed"):
         return {"training": "the step that is running", "held": "a person to promote or reject the held release"}.get(
-            state, "the trouble above to pass"
+            thread.state, "the trouble above to pass"
         )
     missing = progress.get("need", 0) - progress.get("have", 0)
     if not sum(reports.values()):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import TypeVar
 
+from reef.dotted import imported
 from reef.errors import BadConfig
 from reef.recipes.base import Recipe
 
@@ -41,10 +41,10 @@ def recipe_class_for(kind: str) -> type[Recipe]:
     if kind in _KINDS:
         return _KINDS[kind]
     if ":" in kind:
-        return _checked(kind, _imported(kind))
+        return _checked(kind, imported(kind, "recipe", "recipe"))
     for entry in entry_points(group="reef.recipes"):
         if entry.name == kind:
-            return _checked(kind, _imported(entry.value))
+            return _checked(kind, imported(entry.value, "recipe", "recipe"))
     near = difflib.get_close_matches(kind, _KINDS, n=1)
     guess = f"did you mean {near[0]}? " if near else ""
     raise BadConfig(
@@ -52,19 +52,6 @@ def recipe_class_for(kind: str) -> type[Recipe]:
         hint=f"{guess}known: {', '.join(recipe_kinds())}, or package.module:Class",
         field="recipe",
     )
-
-
-def _imported(path: str) -> object:
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise BadConfig(
-            f"recipe {path!r}: {error}", hint="is its package installed, or its folder on PYTHONPATH?", field="recipe"
-        ) from error
-    if found is None:
-        raise BadConfig(f"recipe {path!r}: module {module} has no {name!r}", field="recipe")
-    return found
 
 
 def _checked(kind: str, found: object) -> type[Recipe]:

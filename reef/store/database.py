@@ -34,6 +34,8 @@ class Store:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.segments = Segments()
+        self.files = threading.Lock()
+        """Held while the chain goes back to a release whose files must stay, and while retention removes files."""
         self._lock = threading.RLock()
         self._idle_readers: list[sqlite3.Connection] = []
         self._readers = threading.Semaphore(_READERS)

@@ -181,6 +181,11 @@ def _drop_segments(store: Store, unused: list[int], first_open: int, db: sqlite3
 
 def _collect_artifacts(store: Store, home: Path, keep: int, now_s: float) -> int:
     """Remove files of old releases beyond ``keep`` and of steps that never became one."""
+    with store.files:  # no rollback to one of them meanwhile
+        return _collect_files(store, home / "artifacts", keep, now_s)
+
+
+def _collect_files(store: Store, artifacts: Path, keep: int, now_s: float) -> int:
     with store.reading() as db:
         rows = db.execute(
             "SELECT scenario_id, content_id, release_id, state FROM releases ORDER BY scenario_id, seq DESC"
@@ -201,7 +206,7 @@ def _collect_artifacts(store: Store, home: Path, keep: int, now_s: float) -> int
             kept.add(content_id)
     known = {row[1] for row in rows}
     removed = 0
-    for folder in (home / "artifacts").glob("*"):
+    for folder in artifacts.glob("*"):
         if folder.name.startswith(".") or folder.name in kept or not folder.is_dir():
             continue
         if folder.name not in known and now_s - _changed_at(folder, now_s) < _ORPHAN_AGE_S:

@@ -19,7 +19,7 @@ from typing import Any
 from reef import failpoints
 from reef.core.artifacts import Candidate, Decision, Release, Verdict
 from reef.core.records_types import AgentRecord, RecordState, RequestType
-from reef.errors import BadRequest, Unavailable
+from reef.errors import BadConfig, BadRequest, NotFound, Unavailable
 from reef.gate import checks_pass
 from reef.records import Mark, RecordStore, Row
 from reef.releases import ReleaseChain, StepCommit
@@ -211,7 +211,10 @@ class Trainer:
             self._head = self.chain.head(self.scenario)
             self._state = self.chain.scenario(self.scenario).algorithm_state
             if self._head is not None:
-                self._publish(self._head)
+                try:
+                    self._publish(self._head)
+                except (NotFound, BadConfig) as error:  # its files are gone, or the settings fit another model
+                    log.error("%s of %s is not served: %s", self._head.release_id, self.scenario, error)
 
     def try_serving(self, release: Release) -> None:
         """Serve a past release before the chain goes back to it; raises what makes that impossible.

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from reef.errors import ReefError
 from reef.events import Bus
 from reef.train.loop import StepResult, Trainer
 
@@ -79,11 +80,19 @@ class TrainerThread:
                 return
             try:
                 wait_s = self._turn()
+            except ReefError as error:
+                log.error("training of %s waits: %s", self.trainer.scenario, error.message)
+                self._say("failed", f"{error.message} ({error.hint})" if error.hint else error.message)
+                wait_s = self._back_off()
             except Exception as error:  # the edge of the thread: say it, keep the daemon, try again later
                 log.exception("training of %s failed", self.trainer.scenario)
                 self._say("failed", f"{type(error).__name__}: {error}")
-                wait_s = self._backoff_s
-                self._backoff_s = min(self._backoff_s * 2, _LONGEST_BACKOFF_S)
+                wait_s = self._back_off()
+
+    def _back_off(self) -> float:
+        wait_s = self._backoff_s
+        self._backoff_s = min(wait_s * 2, _LONGEST_BACKOFF_S)
+        return wait_s
 
     def _turn(self) -> float:
         """Steps until there is no full batch; returns how long to wait for the next look."""

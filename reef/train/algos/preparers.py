@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from reef.dotted import imported
 from reef.errors import BadConfig, BadRequest
 from reef.train.algos import StepSignal, next_steps, require_policy_batch
 from reef.train.types import TrainingBatch
@@ -78,17 +78,11 @@ def preparer_for(name: str) -> Preparer:
     """The preparer called ``name``: a registered one or ``package.module:function``; raises BadConfig."""
     if name in PREPARERS:
         return PREPARERS[name]
-    module, _, attribute = name.partition(":")
-    if not attribute:
+    if ":" not in name:
         raise BadConfig(f"no step preparer {name!r}", hint=f"known: {', '.join(PREPARERS)}, or package.module:function")
-    try:
-        found: Preparer | None = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise BadConfig(
-            f"step preparer {name!r}: {error}", hint="is its package installed or on PYTHONPATH?"
-        ) from error
+    found: Preparer = imported(name, "step preparer")
     if not callable(found):
-        raise BadConfig(f"step preparer {name!r}: {module} has no function {attribute}")
+        raise BadConfig(f"step preparer {name!r} is no function")
     return found
 
 

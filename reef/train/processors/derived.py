@@ -67,15 +67,8 @@ class DerivedProcessor(DataProcessor):
 
     def __init__(self, context: ProcessorContext) -> None:
         super().__init__(context)
-        self.batch_size = int(context.config.get("batch_size", 1))
-        self._pool = UnitPool(
-            self.batch_size,
-            self.group_ready,
-            ordered_groups=self.ordered_groups,
-            reopen_groups=False,
-            first_number=int(context.config.get("first_batch", 1)),
-            prefer=context.config.get("reserved", ()),
-        )
+        self._pool = UnitPool(context.config, self.group_ready, ordered_groups=self.ordered_groups, reopen_groups=False)
+        self.batch_size = self._pool.batch_size
         memory = context.config.get("verdict_memory")
         self._memory: VerdictMemory = DictMemory() if memory is None else memory
         self._tracked: dict[str, AgentRecord] = {}

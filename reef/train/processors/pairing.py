@@ -130,17 +130,12 @@ class PairingProcessor(DataProcessor):
 
     def __init__(self, context: ProcessorContext) -> None:
         super().__init__(context)
-        self.batch_size = int(context.config.get("batch_size", 1))
         max_staleness = context.config.get("max_staleness")
         self._max_staleness = None if max_staleness is None else int(max_staleness)
         self._pool = UnitPool(
-            self.batch_size,
-            self.group_ready,
-            ordered_groups=self.ordered_groups,
-            reopen_groups=self.reopen_groups,
-            first_number=int(context.config.get("first_batch", 1)),
-            prefer=context.config.get("reserved", ()),
+            context.config, self.group_ready, ordered_groups=self.ordered_groups, reopen_groups=self.reopen_groups
         )
+        self.batch_size = self._pool.batch_size
         self._inferences: dict[str, AgentRecord] = {}
         self._live: dict[str, _Live] = {}
         self._waiting: dict[str, set[str]] = {}

@@ -5,7 +5,7 @@ Knows nothing of reports or judging.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -68,26 +68,26 @@ class Reservation:
 class UnitPool:
     """Holds units until ``batch_size`` values are complete. ``group_ready(key, members)`` decides when a group is.
 
+    Of the processor's ``config`` it reads ``batch_size``, ``first_batch`` (the number of the next one) and ``reserved``
+    (owners a dead trainer had reserved together).
     With ``reopen_groups`` a complete group's key may begin a new group; without, late members are refused.
     """
 
     def __init__(
         self,
-        batch_size: int,
+        config: Mapping[str, Any],
         group_ready: Callable[[Hashable, Sequence[Accepted]], bool | Group],
         *,
         ordered_groups: bool,
         reopen_groups: bool,
-        first_number: int,
-        prefer: Sequence[str] = (),
     ) -> None:
-        self.batch_size = batch_size
+        self.batch_size = int(config.get("batch_size", 1))
         self._group_ready = group_ready
         self._ordered_groups = ordered_groups
         self._reopen_groups = reopen_groups
         self.partial = False
-        self._prefer = frozenset(prefer)
-        self._number = first_number
+        self._prefer = frozenset(config.get("reserved", ()))
+        self._number = int(config.get("first_batch", 1))
         self._units: list[Unit] = []
         self._groups: dict[Hashable, list[Accepted]] = {}
         self._closed: dict[Hashable, str] = {}

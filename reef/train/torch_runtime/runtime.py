@@ -140,15 +140,11 @@ class TorchRuntime:
     def publish(self, release: Release) -> None:
         """Load the release's weights into the engine, see that they are there, then point new calls at them."""
         with self._lock:
-            if release.content_id == self._model()[1] and self.settings.mode == "lora":
-                adapter = None
-            elif self.settings.mode == "lora":
-                adapter = release.content_id
-                self._load_adapter(release.content_id)
-            else:
-                adapter = None
-                self._claim(release.scenario)
-                self._swap_weights(release.content_id)
+            try:
+                adapter = self._load(release)
+            except (NotFound, BadConfig) as error:
+                self.serving.refuse(release.scenario, error)
+                raise
             self.serving.set(release.scenario, Serving(release.release_id, release.content_id, adapter))
             self._unload_old(release.scenario, adapter)
 
@@ -246,7 +242,9 @@ class TorchRuntime:
             return self.model_folder
         manifest = artifacts.read_manifest(self.home, content_id)
         if not manifest:
-            raise NotFound(f"the files of release content {content_id} are gone", hint="serve another release")
+            raise NotFound(
+                f"the files of release content {content_id} are gone", hint="go back to another release: reef rollback"
+            )
         if manifest["base_content_id"] != base:
             raise BadConfig(f"{content_id} was trained from another base model", hint=_OTHER_BASE)
         if manifest["mode"] != self.settings.mode:
@@ -254,6 +252,17 @@ class TorchRuntime:
                 f"{content_id} was trained with training.mode {manifest['mode']}, the settings say {self.settings.mode}"
             )
         return artifact_path(self.home, content_id).resolve()
+
+    def _load(self, release: Release) -> str | None:
+        """Bring the release's weights into the engine; the adapter's name, None for whole weights."""
+        if self.settings.mode == "full":
+            self._claim(release.scenario)
+            self._swap_weights(release.content_id)
+            return None
+        if release.content_id == self._model()[1]:
+            return None
+        self._load_adapter(release.content_id)
+        return release.content_id
 
     def _load_adapter(self, content_id: str) -> None:
         folder = self._files(content_id)

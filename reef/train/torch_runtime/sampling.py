@@ -13,8 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from reef.errors import BadRequest
+
+_BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +105,16 @@ def pick(
 ) -> list[Picked | None]:
     """One token for each row of ``logits`` [n, V]; None where a row's logits are not finite."""
     values = scaled(logits, [row.temperature for row in rows])
-    normaliser = torch.logsumexp(values, dim=-1)
-    chosen = values.argmax(dim=-1)
-    drawn = [number for number, row in enumerate(rows) if row.temperature > 0.0]
-    if drawn:
-        subset = slice(None) if len(drawn) == len(rows) else torch.tensor(drawn, device=logits.device)
-        probabilities = (values[subset] - normaliser[subset, None]).exp()
-        for place, number in enumerate(drawn):
-            if rows[number].filters:
-                probabilities[place] = filtered(probabilities[place], rows[number])
-        chosen[subset] = _inverse(probabilities, [draw(rows[number].seed, positions[number]) for number in drawn])
+    peak = values.amax(dim=-1, keepdim=True)
+    weights = (values - peak).exp_()
+    normaliser = peak[:, 0] + weights.sum(dim=-1).log()
+    for number, row in enumerate(rows):
+        if row.temperature > 0.0 and row.filters:
+            weights[number] = filtered(weights[number], row)
+    chosen = _inverse(weights, [draw(row.seed, at) for row, at in zip(rows, positions, strict=True)])
+    greedy = [number for number, row in enumerate(rows) if row.temperature == 0.0]
+    if greedy:
+        chosen[greedy] = values[greedy].argmax(dim=-1)
     logprobs = values.gather(1, chosen[:, None])[:, 0] - normaliser
     finite = torch.isfinite(normaliser).tolist()
     tokens, amounts = chosen.tolist(), logprobs.tolist()
@@ -121,17 +124,34 @@ def pick(
     ]
 
 
-def _inverse(probabilities: Tensor, draws: Sequence[float]) -> Tensor:
-    """Inverse-CDF sampling of rows [n, V] with one number in [0, 1) for each."""
-    wide = torch.float64 if probabilities.device.type != "mps" else torch.float32
-    total = probabilities.cumsum(dim=-1, dtype=wide)
-    target = torch.tensor(draws, dtype=wide, device=total.device) * total[:, -1]
-    found = torch.searchsorted(total, target[:, None], right=True)[:, 0]
-    return found.clamp_(max=probabilities.shape[1] - 1)
+def _inverse(weights: Tensor, draws: Sequence[float]) -> Tensor:
+    """Inverse-CDF sampling of rows [n, V] with one number in [0, 1) for each; weights need not sum to 1.
+
+    First the block, then the token in it: a running sum over all of V costs more than a layer of a small model.
+    """
+    wide = torch.float64 if weights.device.type != "mps" else torch.float32
+    count, vocab = weights.shape
+    blocks = pad(weights, (0, -vocab % _BLOCK)).view(count, -1, _BLOCK)
+    amounts = blocks.sum(dim=-1)
+    sums = amounts.cumsum(dim=-1, dtype=wide)
+    target = torch.tensor(draws, dtype=wide, device=weights.device)[:, None] * sums[:, -1:]
+    block = _first_beyond(sums, target)
+    before = sums.gather(1, block) - amounts.gather(1, block)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, 1, _BLOCK))[:, 0].cumsum(dim=-1, dtype=wide)
+    found = block * _BLOCK + _first_beyond(inside, target - before)
+    return found[:, 0].clamp_(max=vocab - 1)  # beyond it only in a row that is not finite
 
 
-def filtered(probabilities: Tensor, row: Sampling) -> Tensor:
+def _first_beyond(cumulative: Tensor, target: Tensor) -> Tensor:
+    """Index [n, 1] of the first running sum above the target [n, 1]: never one whose own weight is 0."""
+    last = cumulative[:, -1:]
+    below = torch.minimum(target, last * (1.0 - torch.finfo(last.dtype).eps))
+    return torch.searchsorted(cumulative, below, right=True).clamp_(max=cumulative.shape[1] - 1)
+
+
+def filtered(weights: Tensor, row: Sampling) -> Tensor:
     """The distribution [V] with what top-k, top-p and min-p leave; not normalised again."""
+    probabilities = weights / weights.sum()
     ordered, order = probabilities.sort(descending=True, stable=True)
     keep = torch.ones_like(ordered, dtype=torch.bool)
     if row.top_k > 0:

@@ -65,7 +65,9 @@ def prepare_slime_step(batch: TrainingBatch, step_preparer: str | Preparer, stat
         for index, value in enumerate(payload["advantages"]):
             if not math.isfinite(value):
                 raise BadRequest(f"{name}: advantage {index} is {value}", field="advantages")
-    payload |= dict(signal.extras)
+    for taken in sorted(signal.extras.keys() & payload.keys()):
+        raise BadRequest(f"{name}: extras may not replace {taken}", hint="name it otherwise", field=taken)
+    payload |= signal.extras
     for given in sorted(family.forbids & payload.keys()):
         raise BadRequest(
             f"loss family {family.name} has no place for {given}, and training would silently ignore it",

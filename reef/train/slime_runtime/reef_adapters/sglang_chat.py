@@ -167,7 +167,7 @@ class SGLangChatTrainingInferenceBackend:
         prompt = dialect.parse(call.body)
         text = self._template.render(prompt)
         prompt_ids = self._template.encode(text)
-        target = self._serving.get(call.scenario)
+        target = self._serving.target(call.scenario)
         generation = Generation(
             self._client,
             prompt_ids,

@@ -6,9 +6,9 @@ Read by recipes at boot, by ``prepare_slime_step`` and by the drivers; a strange
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 
+from reef.dotted import imported
 from reef.errors import BadConfig
 
 
@@ -69,12 +69,9 @@ def loss_family(name: str) -> SlimeAlgorithm:
     """The family called ``name``, or the one at ``package.module:SPEC``; raises BadConfig."""
     if name in FAMILIES:
         return FAMILIES[name]
-    module, _, attribute = name.partition(":")
-    if attribute:
-        try:
-            spec = getattr(importlib.import_module(module), attribute, None)
-        except ImportError as error:
-            raise BadConfig(f"loss family {name!r}: {error}") from error
+    if ":" in name:
+        spec = imported(name, "loss family")
         if isinstance(spec, SlimeAlgorithm):
             return spec
+        raise BadConfig(f"loss family {name!r} is no SlimeAlgorithm")
     raise BadConfig(f"no loss family {name!r}", hint=f"registered: {', '.join(FAMILIES)}")

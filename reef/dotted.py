@@ -1,0 +1,31 @@
+"""imported(): what a setting names by its dotted path. The one place where code that is not ours is found.
+
+Knows nothing of what it finds; the caller checks that. Used for recipes, preparers, loss families and backends.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from reef.errors import BadConfig, ReefError
+
+
+def imported(path: str, what: str, field: str | None = None) -> Any:
+    """The object at ``package.module:name`` (or ``package.module.name``).
+
+    Raises BadConfig that calls it ``what`` ("recipe", "step preparer"), whatever its module raises while it is imported.
+    """
+    module, _, name = path.rpartition(":" if ":" in path else ".")
+    if not module or not name:
+        raise BadConfig(f"{what} {path!r} is no path to an object", hint="write it as package.module:name", field=field)
+    try:
+        found = importlib.import_module(module)
+    except ReefError:
+        raise
+    except Exception as error:  # the edge to code that is not ours: a module may raise anything
+        hint = "is its package installed, or its folder on PYTHONPATH?" if isinstance(error, ImportError) else ""
+        raise BadConfig(f"{what} {path!r}: {type(error).__name__}: {error}", hint=hint, field=field) from error
+    if not hasattr(found, name):
+        raise BadConfig(f"{what} {path!r}: module {module} has no {name!r}", field=field)
+    return getattr(found, name)
