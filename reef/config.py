@@ -139,22 +139,23 @@ class Config:
     origins: Mapping[str, str]
     source: Path | None = None
 
-    def shown(self) -> dict[str, dict[str, Any]]:
-        """Effective values with origins, secrets masked, for ``reef config show --origin``."""
+    def shown(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Effective values with origins, secrets masked, for ``reef config show --origin``.
+
+        ``recipe`` holds the recipe's knobs: name to (dataclass field, value, origin).
+        """
         rows: dict[str, dict[str, Any]] = {}
         for section, values in (("reef", self.service), ("training", self.training)):
             for item in dataclasses.fields(values):
-                value = getattr(values, item.name)
-                if item.metadata["reef"].secret and value is not None:
-                    value = "********"
                 name = f"{section}.{item.name}"
-                rows[name] = {
-                    "value": value if not isinstance(value, Path) else str(value),
-                    "origin": self.origins[name],
-                }
-        for key, setting in self.recipe_settings.items():
-            rows[f"reef.{key}"] = {"value": setting.value, "origin": setting.origin}
-        return rows
+                rows[name] = _shown(item, getattr(values, item.name), self.origins[name])
+        return rows | {f"reef.{name}": _shown(*knob) for name, knob in recipe.items()}
+
+
+def _shown(item: dataclasses.Field[Any], value: Any, origin: str) -> dict[str, Any]:
+    if item.metadata["reef"].secret and value is not None:
+        value = "********"
+    return {"value": str(value) if isinstance(value, Path) else value, "origin": origin}
 
 
 def default_home(environ: Mapping[str, str] = os.environ) -> Path:
@@ -214,7 +215,10 @@ def env_name(section: str, key: str) -> str:
 def unknown_key(name: str, origin: str, accepted: Sequence[str]) -> BadConfig:
     """The error for a key nobody consumes, with the nearest name and the accepted ones."""
     near = difflib.get_close_matches(name, accepted, n=1, cutoff=0.6)
-    guess = f"did you mean {near[0]}? " if near else ""
+    homes = [
+        section for section, table in SECTIONS.items() if name in {item.name for item in dataclasses.fields(table)}
+    ]
+    guess = f"did you mean {homes[0]}.{name}? " if homes else f"did you mean {near[0]}? " if near else ""
     return BadConfig(
         f"{origin}: unknown key {name}", hint=f"{guess}accepted: {', '.join(accepted)}", code="unknown_key", field=name
     )
@@ -301,9 +305,9 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def _wrong(setting: Setting, name: str, kind: type, value: Any) -> BadConfig:
-    return BadConfig(
-        f"{setting.origin}: {name} must be {_WORDS.get(kind, kind.__name__)}, not {value!r}", hint="", field=name
-    )
+    word = _WORDS.get(kind, kind.__name__)
+    hint = "docs/config.md says what each key takes; what is set now: reef config show --origin"
+    return BadConfig(f"{setting.origin}: {name} must be {word}, not {value!r}", hint=hint, field=name)
 
 
 # -- YAML with lines, duplicate keys refused

@@ -67,7 +67,7 @@ def test_bad_configuration_names_line_and_way_out(tmp_path: Path, text: str, sai
 
 
 def test_secrets_are_masked_when_shown(tmp_path: Path) -> None:
-    shown = config(tmp_path, "reef:\n  token: very-secret\n").shown()
+    shown = config(tmp_path, "reef:\n  token: very-secret\n").shown({})
     assert "very-secret" not in str(shown)
 
 
@@ -99,7 +99,12 @@ def test_a_float_knob_is_never_truncated_and_a_count_never_rounded() -> None:
 def test_kinds_are_found_by_name_and_dotted_path_and_nothing_else() -> None:
     assert set(recipe_kinds()) >= {"record", "sft", "pg", "rwr", "grpo"}
     assert recipe_class_for("reef.recipes.weights:PGRecipe") is PGRecipe
-    for kind, said in (("pgg", "did you mean pg?"), ("nowhere.module:X", ""), ("reef.recipes.weights:Nope", "")):
+    for kind, said in (
+        ("pgg", "did you mean pg?"),
+        ("nowhere.module:X", "PYTHONPATH"),
+        ("reef.recipes.weights:Nope", ""),
+        (":", "package.module:name"),
+    ):
         with pytest.raises(BadConfig) as failed:
             recipe_class_for(kind)
         assert said in failed.value.hint

@@ -69,6 +69,18 @@ def test_a_rollback_to_a_release_whose_files_are_gone_changes_nothing() -> None:
     all_of_them.stop()
 
 
+def test_a_step_of_a_paused_scenario_is_refused() -> None:
+    records = RecordStore()
+    all_of_them = scenarios(records, StubTrainingRuntime(), batch_size=8)
+    all_of_them.open_now("s")
+    reported(records, 0)
+    all_of_them.pause("s", True, "test")
+    with pytest.raises(Conflict, match="paused") as refused:
+        all_of_them.step("s")
+    assert refused.value.hint == "go on with: reef resume -s s"
+    all_of_them.stop()
+
+
 def test_a_step_that_is_asked_for_counts_a_report_that_has_just_come() -> None:
     records, runtime = RecordStore(), StubTrainingRuntime()
     all_of_them = scenarios(records, runtime, batch_size=8)

@@ -106,7 +106,8 @@ def report(
         print_json("report", found)
     else:
         again = " (it was stored before)" if found["duplicate"] else ""
-        talk.print(Text(f"report {found['agent_record_id']} on {len(found['references'])} call(s){again}"))
+        about = cut(", ".join(found["references"]), 60)
+        talk.print(Text(f"report {found['agent_record_id']} is {found['state']}{again}, about {about}"))
         if found["reason"]:
             talk.print(Text(f"  {found['reason']}"))
         talk.print(Text("  next: reef status   reef releases", style="dim"))

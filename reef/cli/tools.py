@@ -97,14 +97,19 @@ def config_show(
 
     A daemon that already runs keeps what it was started with.
     """
-    rows = load(path, home=home_of(home)).shown()
+    from reef.daemon.local import config_rows
+
+    rows = config_rows(load(path, home=home_of(home)))
     if as_json:
         print_json("config", rows)
         return
     columns = ("key", "value", "origin") if origin else ("key", "value")
     table(
         columns,
-        ((name, row["value"], row["origin"])[: len(columns)] for name, row in rows.items()),
+        (
+            (name, "-" if row["value"] is None else row["value"], row["origin"])[: len(columns)]
+            for name, row in rows.items()
+        ),
         empty="",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from reef.config import Config
 
@@ -22,6 +23,20 @@ def check_recipe(config: Config) -> None:
     from reef.recipes import recipe_class_for
 
     recipe_class_for(config.service.recipe or "record").service_config(config.recipe_settings)
+
+
+def config_rows(config: Config) -> dict[str, dict[str, Any]]:
+    """Every key of the service and of its recipe with value and origin; raises as ``check_recipe``."""
+    from reef.recipes import recipe_class_for
+
+    recipe = recipe_class_for(config.service.recipe or "record")
+    given = recipe.service_config(config.recipe_settings)
+    knobs: dict[str, Any] = {}
+    for name, item in recipe.knobs().items():
+        setting = config.recipe_settings.get(name)
+        origin = setting.origin if setting is not None else f"env {item.metadata['reef'].env}"
+        knobs[name] = (item, given[name], origin) if name in given else (item, item.default, "default")
+    return config.shown(knobs)
 
 
 def recipes() -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reef.client import ReefClient
+from reef.client import ReefClient, RemoteError
 from tests.support import Daemon, daemon, eventually
 
 pytestmark = pytest.mark.slow
@@ -155,6 +156,19 @@ def test_publish_rollback_and_restart(tiny_model: Path, tmp_path: Path) -> None:
             a.act("a", "rollback", {"to": "r0"})
             assert probe(a).same(base)
             assert probe(b) == other
+            lost = b.release("b", "r1")["content_id"]
+        one.stop()
+        shutil.rmtree(tmp_path / "artifacts" / lost)
+        one.start()
+        with one.client("a") as a, one.client("b") as b:
+            assert probe(a).same(base), "one scenario's lost files do not stop the others"
+            with pytest.raises(RemoteError, match="gone") as refused:
+                b.call(asking("hello"))
+            assert (refused.value.status, refused.value.code) == (503, "release_not_served")
+            assert "reef rollback" in refused.value.hint
+            assert eventually(lambda: b.get("/reef/scenarios/b")["state"] == "failed")
+            b.act("b", "rollback", {"to": "r0"})
+            assert probe(b).same(base)
 
 
 def streams_survive(one: Daemon, client: ReefClient, before: str, after: str, publish: Any) -> Probe:

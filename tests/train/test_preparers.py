@@ -73,6 +73,7 @@ def test_sft_takes_no_advantages_and_refuses_them() -> None:
         (StepSignal("train", "pg", {}, advantages=(1.0, 2.0)), "2 advantages for 1 samples"),
         (StepSignal("train", "pg", {}, advantages=(float("nan"),)), "advantage 0 is nan"),
         (StepSignal("train", "pg", {}), "needs advantages"),
+        (StepSignal("train", "pg", {}, advantages=(1.0,), extras={"rows": []}), "extras may not replace rows"),
         (StepSignal("jump", "pg", {}), "action must be"),  # type: ignore[arg-type]
     ],
 )
