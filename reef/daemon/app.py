@@ -25,7 +25,7 @@ from reef.daemon.wire import error_response
 from reef.errors import BadConfig, BadRequest, NotFound, ReefError, TooLarge, Unsupported
 from reef.events import Bus
 from reef.inference.assembly import assemble, unpack
-from reef.inference.base import InferenceBackend
+from reef.inference.base import ROUTES, InferenceBackend
 from reef.inference.passthrough import PassthroughBackend
 from reef.recipes import Recipe, recipe_class_for
 from reef.records import RecordStore
@@ -72,16 +72,12 @@ def build_app(config: Config, token: str) -> Starlette:
     limits = Limits(config.service.retention_days, config.service.retention_gb, config.service.keep_releases)
     retention = Retention(records.store, config.home, limits)
     services = Services(config, token, records, chain, bus, recipe, backend, scenarios, engine, retention)
+    direct = dict.fromkeys(ROUTES, gateway.answer) | {"/reef/report": reports.report}
     app = Starlette(
         routes=[*gateway.routes, *reports.routes, *admin.routes],
-        middleware=[Middleware(Door, token=token, hosts=hosts)],
-        exception_handlers={
-            HTTPException: _http_error,
-            ReefError: _reef_error,
-            RecursionError: _too_deep,
-            ClientDisconnect: _nobody,
-            Exception: _bug,
-        },
+        middleware=[Middleware(Door, token=token, hosts=hosts, direct=direct, told=_told)],
+        exception_handlers={HTTPException: _http_error, Exception: _other_error}
+        | dict.fromkeys((ReefError, RecursionError, ClientDisconnect), _other_error),
         lifespan=_running,
     )
     app.state.services = services
@@ -236,24 +232,21 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return error_response(request.url.path, wrong, dict(error.headers or {}))
 
 
-async def _reef_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ReefError)
-    return error_response(request.url.path, error)
+async def _other_error(request: Request, error: Exception) -> Response:
+    return _told(request.url.path, error)
 
 
-async def _nobody(request: Request, error: Exception) -> Response:
-    """The client left before its request was whole: nobody reads this, and nothing is wrong."""
-    return Response(status_code=499)
-
-
-async def _too_deep(request: Request, error: Exception) -> Response:
-    """A document that can be parsed may still be too deep to be written again."""
-    log.warning("too deep: %s", request.url.path, exc_info=error)
-    refusal = BadRequest("the document is nested too deeply", hint="send a flatter JSON document")
-    return error_response(request.url.path, refusal)
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    """The last edge: a bug of ours is logged with its trace and told without it."""
-    log.error("bug while answering %s", request.url.path, exc_info=error)
-    return error_response(request.url.path, ReefError("reef failed on this request", hint="see: reef logs"))
+def _told(path: str, error: Exception) -> Response:
+    """Whatever a route raised as an answer in the shape of ``path``. The last edge: no trace leaves here."""
+    match error:
+        case ReefError():
+            return error_response(path, error)
+        case ClientDisconnect():  # it left before its request was whole: nobody reads this, and nothing is wrong
+            return Response(status_code=499)
+        case RecursionError():  # a document that can be parsed may still be too deep to be written again
+            log.warning("too deep: %s", path, exc_info=error)
+            deep = BadRequest("the document is nested too deeply", hint="send a flatter JSON document")
+            return error_response(path, deep)
+        case _:
+            log.error("bug while answering %s", path, exc_info=error)
+            return error_response(path, ReefError("reef failed on this request", hint="see: reef logs"))

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+import uvloop
 from filelock import FileLock, Timeout
 
 from reef import __version__
@@ -59,7 +60,7 @@ def serve(config: Config, *, echo: bool) -> int:
         services.url = _url(config, listening)
         try:
             _write_discovery(home, services, "starting")
-            return asyncio.run(_serve(app, services, listening))
+            return uvloop.run(_serve(app, services, listening))
         finally:
             listening.close()
             (home / "daemon.json").unlink(missing_ok=True)
@@ -85,6 +86,7 @@ async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=20,
             timeout_keep_alive=75,
             h11_max_incomplete_event_size=64 * 1024,
