@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
+from reef.core.histogram import Histogram
 from reef.errors import ReefError, Unavailable
 from reef.store.bodies import Segments
 from reef.store.schema import migrate
@@ -100,6 +101,11 @@ class Store:
     def fsync_ms(self) -> float:
         """How long the last commit took to be on disk."""
         return self._writer.fsync_ms if self._writer is not None else 0.0
+
+    @property
+    def commit_times(self) -> Histogram:
+        """How long the commits since the start took."""
+        return self._writer.commit_times if self._writer is not None else Histogram()
 
     def size_bytes(self) -> int:
         """Size of the database and its log on disk."""

@@ -12,11 +12,13 @@ import queue
 import sqlite3
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from reef import failpoints
+from reef.core.histogram import BOUNDS_S, Histogram
 from reef.errors import ReefError, StoreFull, Unavailable
 
 T = TypeVar("T")
@@ -42,6 +44,7 @@ class Writer:
         self._door = threading.Lock()
         self.commits = 0
         self.fsync_ms = 0.0
+        self.commit_times = Histogram()
         self._thread.start()
 
     @property
@@ -112,7 +115,10 @@ class Writer:
                 failpoints.hit("before-commit")
             started = time.perf_counter()
             db.execute("COMMIT")
-            self.commits, self.fsync_ms = self.commits + 1, (time.perf_counter() - started) * 1000
+            took_s = time.perf_counter() - started
+            self.commits, self.fsync_ms = self.commits + 1, took_s * 1000
+            self.commit_times.counts[bisect_left(BOUNDS_S, took_s)] += 1
+            self.commit_times.total_s += took_s
             if "REEF_FAILPOINT" in os.environ:
                 failpoints.hit("after-commit")
         except sqlite3.Error as error:
