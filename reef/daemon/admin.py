@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-from collections.abc import AsyncIterator, Callable
+import math
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,15 +15,19 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from reef.core.artifacts import artifact_path
+from reef.core.records_types import RecordState, RequestType
 from reef.core.reports import check_name
+from reef.daemon.openapi import PAGE_LIMIT
 from reef.daemon.services import Services
 from reef.daemon.views import record_view, release_view, scenario_view, status_view, step_view
-from reef.daemon.wire import json_response, read_body, read_json
+from reef.daemon.wire import dump_json, json_response, read_body, read_json
 from reef.errors import BadRequest, NotFound
 
 T = TypeVar("T")
 
-_PAGE_LIMIT = 500
+_SEQ_LIMIT = 2**53
+_PAGE_BYTES = 8 * 2**20
+"""A page with bodies ends after the record that reaches this."""
 
 
 def _services(request: Request) -> Services:
@@ -36,16 +41,39 @@ async def _off_loop(work: Callable[[], T]) -> T:
 
 
 def _limit(request: Request, default: int = 50) -> int:
-    return _whole(request, "limit", default, 1, _PAGE_LIMIT)
+    return _whole(request, "limit", default, 1, PAGE_LIMIT)
 
 
 def _whole(request: Request, name: str, default: int, low: int, high: int) -> int:
     text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not text.isdecimal() or not low <= int(text) <= high:
+    return default if text is None else _number(text, name, low, high)
+
+
+def _number(text: str, name: str, low: int, high: int) -> int:
+    """``text`` as a whole number; Python reads no more than 4,300 digits, and nobody needs 20."""
+    if not (text.isdecimal() and text.isascii() and len(text) < 20 and low <= int(text) <= high):
         raise BadRequest(f"{name}={text[:40]!r} is not a whole number from {low} to {high}", field=name)
     return int(text)
+
+
+def _choice(request: Request, name: str, words: Iterable[str]) -> str | None:
+    """A query value that must be one of ``words``: a misspelt one must not look like an empty list."""
+    text = request.query_params.get(name)
+    if text is not None and text not in (accepted := list(words)):
+        raise BadRequest(f"{name}={text[:40]!r} is unknown", hint=f"accepted: {', '.join(accepted)}", field=name)
+    return text
+
+
+def _time(request: Request, name: str) -> float | None:
+    """A query value in seconds since 1970."""
+    text = request.query_params.get(name)
+    try:
+        found = None if text is None else float(text)
+    except ValueError:
+        found = math.nan
+    if found is not None and not math.isfinite(found):
+        raise BadRequest(f"{name}={str(text)[:40]!r} is not a time in seconds since 1970", field=name)
+    return found
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -101,25 +129,33 @@ async def one_scenario(request: Request) -> Response:
 
 
 async def list_records(request: Request) -> Response:
-    """A page of records, newest first; ``before``/``after`` take a seq."""
+    """A page of records, newest first; ``before``/``after`` take a seq. With bodies it ends early when it gets large."""
     services, name = _services(request), request.path_params["scenario"]
-    query, limit = request.query_params, _limit(request)
-    before = _whole(request, "before", 0, 0, 2**62)
-    after = _whole(request, "after", 0, 0, 2**62) if "after" in query else None
+    limit, since = _limit(request), _time(request, "since")
+    before = _whole(request, "before", 0, 0, _SEQ_LIMIT)
+    after = _whole(request, "after", 0, 0, _SEQ_LIMIT) if "after" in request.query_params else None
+    kind, state = _choice(request, "type", RequestType), _choice(request, "state", RecordState)
+    bodies = _choice(request, "bodies", ("true", "false")) == "true"
 
-    def read() -> list[dict[str, Any]]:
+    def read() -> bytes:
         rows = services.records.page(
             name,
             before_seq=before or None,
             after_seq=after,
+            since=since,
             limit=limit,
-            type=query.get("type"),
-            state=query.get("state"),
-            session=query.get("session"),
+            type=kind,
+            state=state,
+            session=request.query_params.get("session"),
         )
-        return [record_view(services, row, bodies=False) for row in rows]
+        shown: list[bytes] = []
+        for row in rows:
+            shown.append(dump_json(record_view(services, row, bodies=bodies)))
+            if bodies and sum(map(len, shown)) > _PAGE_BYTES:
+                break
+        return b'{"records":[' + b",".join(shown) + b"]}"
 
-    return json_response({"records": await _off_loop(read)})
+    return Response(await _off_loop(read), media_type="application/json")
 
 
 async def one_record(request: Request) -> Response:
@@ -279,13 +315,12 @@ async def step(request: Request) -> Response:
 async def events(request: Request) -> Response:
     """What happens, as server-sent events; ``Last-Event-ID`` or ``?after=`` resumes."""
     services = _services(request)
-    last = request.headers.get("last-event-id") or request.query_params.get("after")
-    if last is not None and not last.isdecimal():
-        raise BadRequest(f"event id {last[:40]!r} is not a number", field="after")
+    said = request.headers.get("last-event-id") or request.query_params.get("after")
+    last = None if said is None else _number(said, "after", 0, _SEQ_LIMIT)
 
     async def lines() -> AsyncIterator[bytes]:
         yield b": listening\n\n"
-        async for event in services.bus.listen(None if last is None else int(last)):
+        async for event in services.bus.listen(last):
             yield f"id: {event.event_id}\nevent: {event.kind}\ndata: {json.dumps(event.as_dict())}\n\n".encode()
 
     return StreamingResponse(lines(), media_type="text/event-stream", headers={"cache-control": "no-cache"})

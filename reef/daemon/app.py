@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from reef.config import Config
-from reef.daemon import admin, gateway, reports
+from reef.daemon import admin, gateway, metrics, openapi, reports
 from reef.daemon.auth import LOOPBACK, Door
 from reef.daemon.local import torch_version
 from reef.daemon.services import Services
@@ -74,8 +74,8 @@ def build_app(config: Config, token: str) -> Starlette:
     services = Services(config, token, records, chain, bus, recipe, backend, scenarios, engine, retention)
     direct = dict.fromkeys(ROUTES, gateway.answer) | {"/reef/report": reports.report}
     app = Starlette(
-        routes=[*gateway.routes, *reports.routes, *admin.routes],
-        middleware=[Middleware(Door, token=token, hosts=hosts, direct=direct, told=_told)],
+        routes=[*gateway.routes, *reports.routes, *admin.routes, *metrics.routes, *openapi.routes],
+        middleware=[Middleware(Door, token=token, hosts=hosts, direct=direct, told=_told, overhead=services.overhead)],
         exception_handlers={HTTPException: _http_error, Exception: _other_error}
         | dict.fromkeys((ReefError, RecursionError, ClientDisconnect), _other_error),
         lifespan=_running,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hmac
 import logging
+import time
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from reef.core.histogram import BOUNDS_S, Histogram
 from reef.daemon.wire import error_response
 from reef.errors import Forbidden, ReefError, Unauthorized
 
@@ -28,6 +31,7 @@ class Door:
     """ASGI middleware. ``hosts`` are the names this daemon may be called by (any when it listens beyond loopback).
 
     ``direct`` are POST routes by path that need no router, ``told`` makes an answer of what one of them raised.
+    ``overhead`` counts what a model call took beyond the time that its route measured for the upstream.
     """
 
     def __init__(
@@ -38,9 +42,10 @@ class Door:
         hosts: frozenset[str] | None,
         direct: Mapping[str, Handler],
         told: Callable[[str, Exception], Response],
+        overhead: Histogram,
     ) -> None:
         self._app = app
-        self._direct, self._told = direct, told
+        self._direct, self._told, self._overhead = direct, told, overhead
         self._token = token.encode()
         self._hosts = None if hosts is None else frozenset(host.encode() for host in hosts)
 
@@ -49,6 +54,7 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        started = time.perf_counter()
         host, origin, allowed = b"", b"", scope["path"] == "/healthz"
         for name, value in scope["headers"]:
             if name == b"host":
@@ -82,3 +88,7 @@ class Door:
         except Exception as error:  # the edge: what it becomes is decided in one place
             response = self._told(scope["path"], error)
         await response(scope, receive, send)
+        if (upstream_s := scope.get("reef.upstream_s")) is not None:
+            took_s = time.perf_counter() - started - upstream_s
+            self._overhead.counts[bisect_left(BOUNDS_S, took_s)] += 1
+            self._overhead.total_s += took_s

@@ -121,7 +121,9 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
         leaving.cancel()
         if got is not None and not whole:
             await got.aclose()
-    delivery = Delivery(sent, status, dict(headers), (time.perf_counter() - started) * 1000)
+    took_s = time.perf_counter() - started
+    request.scope["reef.upstream_s"] = took_s
+    delivery = Delivery(sent, status, dict(headers), took_s * 1000)
     exchange = replace(exchange, release_id=release) if release is not None else exchange
     receipt = (RECEIPT, exchange.record_id)
     try:

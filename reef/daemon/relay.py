@@ -61,6 +61,7 @@ class Relay(Response):
         self._events = _is_event_stream(headers)
         self._headers_were_late = not pending.done()
         self._first_ms: float | None = None
+        self._took_s: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run until the answer has ended or the client is gone."""
@@ -73,6 +74,7 @@ class Relay(Response):
             if not relaying.done():  # the client, or the daemon, goes away
                 relaying.cancel()
                 await asyncio.wait((relaying,))
+        scope["reef.upstream_s"] = self._took_s
         if not relaying.cancelled():
             relaying.result()
 
@@ -103,8 +105,8 @@ class Relay(Response):
         elif not self._pending.done():
             self._pending.cancel()
         status, headers = self._read_as
-        took_ms = (time.perf_counter() - self._started) * 1000
-        delivery = Delivery(bytes(self._sent), status, dict(headers), took_ms, self._first_ms)
+        self._took_s = time.perf_counter() - self._started
+        delivery = Delivery(bytes(self._sent), status, dict(headers), self._took_s * 1000, self._first_ms)
         try:
             await complete(self._services, self._scenario, self._exchange, finish, delivery, self._recorded)
         except StoreFull as error:

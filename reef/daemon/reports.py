@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
 from typing import Any
@@ -13,15 +14,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reef.core.records_types import AgentRecord, RecordState, RequestType
-from reef.core.reports import Report, check_name, parse_report
+from reef.core.reports import Report, check_name, check_session, parse_report
+from reef.daemon.openapi import IMPORT_LIMIT, IMPORT_STATES, RELEASE_PATTERN
 from reef.daemon.services import Services
 from reef.daemon.wire import json_response, read_body, read_json
 from reef.errors import BadRequest, Conflict, NotFound
 from reef.records import RecordStore
 from reef.scenario import Scenario
 
-_IMPORT_LIMIT = 1000
-_STATES = ("complete", "incomplete", "aborted", "failed")
+_LATEST_S = 2.0**33
 
 
 async def report(request: Request) -> Response:
@@ -75,8 +76,8 @@ async def import_records(request: Request) -> Response:
     services: Services = request.app.state.services
     body = read_json(await read_body(request, services.max_body_bytes))
     rows = body.get("records") if isinstance(body, dict) and "records" in body else [body]
-    if not isinstance(rows, list) or not 1 <= len(rows) <= _IMPORT_LIMIT:
-        raise BadRequest(f"records must be a list of 1 to {_IMPORT_LIMIT} objects", field="records")
+    if not isinstance(rows, list) or not 1 <= len(rows) <= IMPORT_LIMIT:
+        raise BadRequest(f"records must be a list of 1 to {IMPORT_LIMIT} objects", field="records")
     scenario = await _scenario(services, request.headers.get("x-reef-scenario"))
     stored = await asyncio.to_thread(_import, services.records, scenario.name, rows)
     scenario.answered()
@@ -123,17 +124,29 @@ def _imported(row: Any, index: int, scenario: str) -> AgentRecord:
     if not isinstance(response.get("training", {}), dict):
         raise BadRequest("training must be an object of tensors", field=f"records[{index}].response.training")
     state = row.get("state", "complete")
-    if state not in _STATES:
-        raise BadRequest(f"state {state!r} is none of {', '.join(_STATES)}", field=f"records[{index}].state")
+    if state not in IMPORT_STATES:
+        raise BadRequest(f"state {state!r} is none of {', '.join(IMPORT_STATES)}", field=f"records[{index}].state")
+    created_at = row.get("created_at")
+    if created_at is not None and (type(created_at) not in (int, float) or not 0 <= created_at <= _LATEST_S):
+        raise BadRequest("created_at must be a time in seconds since 1970", field=f"records[{index}].created_at")
+    usage = row.get("usage") or {}
+    if not isinstance(usage, dict) or any(type(count) is not int for count in usage.values()):
+        raise BadRequest("usage must be an object of whole numbers", field=f"records[{index}].usage")
+    release_id = row.get("release_id")
+    if release_id is not None and not (isinstance(release_id, str) and re.fullmatch(RELEASE_PATTERN, release_id)):
+        raise BadRequest(
+            "release_id must be a release's name", hint="for example r7", field=f"records[{index}].release_id"
+        )
     return AgentRecord.create(
         scenario,
         RequestType.INFERENCE,
         {"request": row["request"], "response": response},
         check_name(row.get("agent_record_id"), f"records[{index}].agent_record_id"),
+        created_at=created_at,
         state=RecordState(state),
-        session=check_name(row.get("session"), f"records[{index}].session"),
-        release_id=check_name(row.get("release_id"), f"records[{index}].release_id"),
-        meta={"imported": True},
+        session=check_session(row.get("session"), f"records[{index}].session"),
+        release_id=release_id,
+        meta={"imported": True, **({"usage": usage} if usage else {})},
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reef.config import Config
+from reef.core.histogram import Histogram
 from reef.core.records_types import Delivery, Finish
 from reef.errors import ReefError, StoreFull, Unavailable
 from reef.events import Bus
@@ -56,6 +57,7 @@ class Services:
     started_at: float = field(default_factory=time.time)
     unrecorded: int = 0
     last_store_error: str | None = None
+    overhead: Histogram = field(default_factory=Histogram)
     background: set[asyncio.Future[Any]] = field(default_factory=set)
     max_body_bytes: int = field(init=False)
     default_scenario: str = field(init=False)

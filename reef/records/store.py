@@ -152,6 +152,7 @@ class RecordStore:
         *,
         before_seq: int | None = None,
         after_seq: int | None = None,
+        since: float | None = None,
         limit: int = 50,
         type: str | None = None,
         state: str | None = None,
@@ -163,6 +164,7 @@ class RecordStore:
         conditions: list[tuple[str, Any]] = [
             ("seq < ?", before_seq),
             ("seq > ?", after_seq),
+            ("created_at >= ?", since),
             ("type = ?", type),
             ("state = ?", state),
             ("session = ?", session),

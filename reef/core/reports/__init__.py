@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from reef.errors import BadRequest
 
-__all__ = ["LIMITS", "Limits", "Report", "ReportSchema", "check_name", "parse_report"]
+__all__ = ["LIMITS", "NAME_PATTERN", "Limits", "Report", "ReportSchema", "check_name", "check_session", "parse_report"]
 
 Need = Literal["required", "optional", "forbidden"]
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -24,7 +24,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "scenario": (str,),
 }
 _WORDS = {int: "a number", float: "a number", str: "text", dict: "an object", list: "a list"}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_NAME = re.compile(NAME_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,9 @@ class Limits:
     """Upper bounds of one report."""
 
     references: int = 1000
-    bytes_of: Mapping[str, int] = field(
-        default_factory=lambda: {"feedback": 256 * 1024, "metadata": 64 * 1024, "session": 200}
-    )
+    session_chars: int = 200
+    """As much as is kept of the session of a call."""
+    bytes_of: Mapping[str, int] = field(default_factory=lambda: {"feedback": 256 * 1024, "metadata": 64 * 1024})
 
 
 LIMITS = Limits()
@@ -76,7 +77,9 @@ def parse_report(body: Any, schema: ReportSchema) -> Report:
             raise BadRequest(f"{name} must be {words}, not {type(value).__name__}", field=name)
         limit = LIMITS.bytes_of.get(name)
         if limit is not None and len((value if isinstance(value, str) else json.dumps(value)).encode()) > limit:
-            raise BadRequest(f"{name} is over {limit} characters", field=name)
+            raise BadRequest(f"{name} is over {limit} bytes", field=name)
+        if name == "session" and len(str(value)) > LIMITS.session_chars:
+            raise _long_session(name)
         if name in ("agent_record_id", "scenario") and not _NAME.fullmatch(str(value)):
             raise _bad_name(value, name)
     score, references = known.get("score"), known.get("references") or []
@@ -121,6 +124,19 @@ def check_name(value: Any, name: str) -> str | None:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise _bad_name(value, name)
     return value
+
+
+def check_session(value: Any, name: str) -> str | None:
+    """The name of a session: any text of at most ``LIMITS.session_chars`` characters, None when absent."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > LIMITS.session_chars:
+        raise _long_session(name)
+    return value
+
+
+def _long_session(name: str) -> BadRequest:
+    return BadRequest(f"{name} must be text of at most {LIMITS.session_chars} characters", field=name)
 
 
 def _bad_name(value: Any, name: str) -> BadRequest:
