@@ -390,16 +390,8 @@ def start(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
                 client.call({"model": "scripted", "messages": [{"role": "user", "content": "hi"}]})
             spent[title].append(time.perf_counter() - began_s)
             bench.end()
-    helps = []
-    for _ in range(options.rounds + 2):
-        began_s = time.perf_counter()
-        subprocess.run([str(Path(sys.executable).with_name("reef")), "--help"], check=True, capture_output=True)
-        helps.append(time.perf_counter() - began_s)
-    bare = []
-    for _ in range(options.rounds + 2):
-        began_s = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "pass"], check=True)
-        bare.append(time.perf_counter() - began_s)
+    helps = [_took_s(str(Path(sys.executable).with_name("reef")), "--help") for _ in range(options.rounds + 2)]
+    bare = [_took_s(sys.executable, "-c", "pass") for _ in range(options.rounds + 2)]
     for title, each in spent.items():
         shown[title] = {"seconds": median(each[1:]), "all": each}
     shown["help"] = {"seconds": median(helps[1:]), "python_alone": median(bare[1:])}
@@ -407,6 +399,14 @@ def start(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
           f" {shown['history']['seconds']:.2f} s; reef --help {shown['help']['seconds']:.3f} s"
           f" (python alone {shown['help']['python_alone']:.3f} s)", flush=True)  # fmt: skip
     return shown
+
+
+def _took_s(*command: str) -> float:
+    """Seconds of a command that may keep its byte code, as an installed one does."""
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    began_s = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, env=environ)
+    return time.perf_counter() - began_s
 
 
 PARTS = {part.__name__: part for part in (calls, streams, reports, scenarios, tls, episodes, memory, start)}

@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-import httpx
-
 from reef.errors import BadRequest, DaemonUnreachable, NotFound, ReefError
+
+if TYPE_CHECKING:  # loaded by the functions that need it: it takes as long as the rest of a command
+    import httpx
 
 _CONNECT_S = 5.0
 
@@ -49,6 +50,8 @@ class ReefClient:
         headers = {"x-reef-token": token, "x-reef-actor": actor}
         if scenario is not None:
             headers["x-reef-scenario"] = scenario
+        import httpx
+
         try:
             self.http = httpx.Client(
                 base_url=url, headers=headers, timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S), trust_env=False
@@ -97,11 +100,11 @@ class ReefClient:
     ) -> Iterator[httpx.Response]:
         """A streamed model call as a context manager that gives the open httpx.Response."""
         headers = {"x-reef-session": session} if session is not None else {}
-        try:
-            with self.http.stream("POST", path, json={**body, "stream": True}, headers=headers) as response:
-                yield response
-        except httpx.TransportError as error:
-            raise self._gone(error) from error
+        with (
+            self._reaching(),
+            self.http.stream("POST", path, json={**body, "stream": True}, headers=headers) as response,
+        ):
+            yield response
 
     def report(
         self,
@@ -129,8 +132,9 @@ class ReefClient:
     def ready(self) -> bool:
         """True when the first call would be served."""
         try:
-            return self.http.get("/healthz", timeout=2.0).status_code == 200
-        except httpx.HTTPError:
+            with self._reaching():
+                return self.http.get("/healthz", timeout=2.0).status_code == 200
+        except DaemonUnreachable:
             return False
 
     def status(self) -> dict[str, Any]:
@@ -170,16 +174,13 @@ class ReefClient:
     def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
         """Events as they happen; ends when the daemon does."""
         query = {} if after is None else {"after": str(after)}
-        try:
-            with self.http.stream("GET", "/reef/events", params=query, timeout=None) as response:
-                if not response.is_success:
-                    response.read()
-                    self._checked(response)
-                for line in response.iter_lines():
-                    if line.startswith("data: "):
-                        yield json.loads(line[6:])
-        except httpx.TransportError as error:
-            raise self._gone(error) from error
+        with self._reaching(), self.http.stream("GET", "/reef/events", params=query, timeout=None) as response:
+            if not response.is_success:
+                response.read()
+                self._checked(response)
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    yield json.loads(line[6:])
 
     # -- plumbing
 
@@ -201,18 +202,24 @@ class ReefClient:
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:
-            return self.http.request(method, path, **arguments)
-        except httpx.TransportError as error:
-            raise self._gone(error) from error
+            with self._reaching():
+                return self.http.request(method, path, **arguments)
         except UnicodeEncodeError as error:
             raise BadRequest(
                 f"{error.object[:40]!r} cannot be sent in a header", hint="name it with ASCII characters"
             ) from error
 
-    def _gone(self, error: Exception) -> DaemonUnreachable:
-        return DaemonUnreachable(
-            f"no answer from {self.url}: {error}", hint="start it with: reef up, or see: reef logs"
-        )
+    @contextlib.contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """What the transport raises, as DaemonUnreachable."""
+        import httpx
+
+        try:
+            yield
+        except (httpx.TransportError, httpx.InvalidURL, httpx.DecodingError) as error:
+            raise DaemonUnreachable(
+                f"no answer from {self.url}: {error}", hint="start it with: reef up, or see: reef logs"
+            ) from error
 
     @staticmethod
     def _checked(response: httpx.Response) -> httpx.Response:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-import yaml
 
 from reef.errors import BadConfig
 
@@ -180,7 +179,11 @@ def load(
             name = env_name(section, item.name)
             if environ.get(name, "") != "":
                 settings[f"{section}.{item.name}"] = Setting(environ[name], f"env {name}")
-    from_file = _read_file(path) if path is not None else {}
+    from_file: dict[str, Setting] = {}
+    if path is not None:
+        from reef.config_file import read_file  # most commands read none
+
+        from_file = read_file(path)
     settings |= from_file
     for key, text in (overrides or {}).items():
         settings[key] = Setting(text, f"--{key}")
@@ -310,66 +313,7 @@ def _wrong(setting: Setting, name: str, kind: type, value: Any) -> BadConfig:
     return BadConfig(f"{setting.origin}: {name} must be {word}, not {value!r}", hint=hint, field=name)
 
 
-# -- YAML with lines, duplicate keys refused
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML whose mappings refuse duplicate keys and remember the line of each key."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, tuple[Any, int]]:
-    found: dict[str, tuple[Any, int]] = {}
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        line = key_node.start_mark.line + 1
-        if not isinstance(key, str):
-            raise BadConfig(f"{loader.name}:{line}: key {key!r} must be text")
-        if key in found:
-            raise BadConfig(
-                f"{loader.name}:{line}: {key} is given twice",
-                hint=f"the first one is on line {found[key][1]}",
-                field=key,
-            )
-        found[key] = (loader.construct_object(value_node, deep=True), line)
-    return found
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
-
-
-def _read_file(path: Path) -> dict[str, Setting]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadConfig(f"{path}: {error.strerror or error}", hint="give an existing file with -c") from error
-    except UnicodeDecodeError as error:
-        raise BadConfig(f"{path}: not UTF-8 (byte {error.start})") from error
-    loader = _Loader(text)
-    loader.name = str(path.name)
-    try:
-        document = loader.get_single_data()
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}" if mark else ""
-        raise BadConfig(f"{path.name}{where}: {getattr(error, 'problem', None) or 'not valid YAML'}") from error
-    finally:
-        loader.dispose()
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise BadConfig(f"{path.name}: the file must be a mapping with sections {', '.join(SECTIONS)}")
-    flat: dict[str, Setting] = {}
-    for section, (values, line) in document.items():
-        if section not in SECTIONS:
-            raise unknown_key(section, f"{path.name}:{line}", list(SECTIONS))
-        if not isinstance(values, dict):
-            raise BadConfig(f"{path.name}:{line}: section {section} must hold keys", field=section)
-        for key, (value, key_line) in values.items():
-            if isinstance(value, dict):
-                raise BadConfig(f"{path.name}:{key_line}: {section}.{key} must be a plain value", field=key)
-            flat[f"{section}.{key}"] = Setting(value, f"{path.name}:{key_line}")
-    return flat
 
 
 def _interpolate(key: str, flat: Mapping[str, Setting], environ: Mapping[str, str], seen: tuple[str, ...]) -> Any:

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from reef.client import ReefClient
@@ -75,6 +74,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
     if not listed:
         talk.print(Text(empty))
         return
+    from rich.table import Table  # most commands show none
+
     shown = Table(box=None, pad_edge=False, header_style="bold")
     widths = [max(len(column), *(row[at].cell_len for row in listed)) for at, column in enumerate(columns)]
     # On a narrow terminal the widest column gives way first, and an id never: it must stay whole, to be copied.

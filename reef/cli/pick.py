@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import platformdirs
 
 from reef.config import Config
@@ -51,6 +50,8 @@ def pick(config: Config) -> Pick:
 def _ollama() -> str | None:
     """The newest model of an Ollama on its usual port, None when there is none."""
     try:
+        import httpx
+
         found = httpx.get(f"{OLLAMA}/api/tags", timeout=0.3, trust_env=False).json()
         return str(found["models"][0]["name"])
     except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError):
