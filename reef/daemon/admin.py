@@ -22,6 +22,7 @@ from reef.daemon.services import Services
 from reef.daemon.views import record_view, release_view, scenario_view, status_view, step_view
 from reef.daemon.wire import dump_json, json_response, read_body, read_json
 from reef.errors import BadRequest, NotFound
+from reef.scenario import Scenarios
 
 T = TypeVar("T")
 
@@ -261,26 +262,20 @@ async def list_steps(request: Request) -> Response:
 
 async def rollback(request: Request) -> Response:
     """Serve an earlier release again: ``{"to": "r3"}``, default the head's parent."""
-    services, name, body = _services(request), request.path_params["scenario"], await _body(request)
-    to = check_name(body.get("to"), "to")
-    release = await _off_loop(lambda: services.scenarios.rollback(name, to, _actor(request)))
-    return json_response(release_view(release))
+    to = check_name((await _body(request)).get("to"), "to")
+    return await _act(request, lambda scenarios, name: release_view(scenarios.rollback(name, to, _actor(request))))
 
 
 async def promote(request: Request) -> Response:
     """Serve a held release: ``{"release_id": "r7"}``."""
-    services, name = _services(request), request.path_params["scenario"]
-    release_id = _release_id(await _body(request))
-    release = await _off_loop(lambda: services.scenarios.promote(name, release_id, _actor(request)))
-    return json_response(release_view(release))
+    one = _release_id(await _body(request))
+    return await _act(request, lambda scenarios, name: release_view(scenarios.promote(name, one, _actor(request))))
 
 
 async def reject(request: Request) -> Response:
     """Refuse a held release: ``{"release_id": "r7"}``."""
-    services, name = _services(request), request.path_params["scenario"]
-    release_id = _release_id(await _body(request))
-    release = await _off_loop(lambda: services.scenarios.reject(name, release_id, _actor(request)))
-    return json_response(release_view(release))
+    one = _release_id(await _body(request))
+    return await _act(request, lambda scenarios, name: release_view(scenarios.reject(name, one, _actor(request))))
 
 
 def _release_id(body: dict[str, Any]) -> str:
@@ -301,15 +296,28 @@ async def resume(request: Request) -> Response:
 
 
 async def _paused(request: Request, paused: bool) -> Response:
-    services, name = _services(request), request.path_params["scenario"]
-    await _off_loop(lambda: services.scenarios.pause(name, paused, _actor(request)))
-    return json_response(await _off_loop(lambda: scenario_view(services, services.chain.scenario(name))))
+    services = _services(request)
+
+    def change(scenarios: Scenarios, name: str) -> dict[str, Any]:
+        scenarios.pause(name, paused, _actor(request))
+        return scenario_view(services, services.chain.scenario(name))
+
+    return await _act(request, change)
 
 
 async def step(request: Request) -> Response:
     """Make a step of whatever is complete."""
+    return await _act(request, lambda scenarios, name: {"progress": dict(scenarios.step(name))}, 202)
+
+
+async def _act(request: Request, change: Callable[[Scenarios, str], dict[str, Any]], status: int = 200) -> Response:
+    """Change a scenario that exists, off the loop; a name that is none is not found, whatever it looks like."""
     services, name = _services(request), request.path_params["scenario"]
-    return json_response({"progress": dict(await _off_loop(lambda: services.scenarios.step(name)))}, 202)
+
+    def work() -> dict[str, Any]:
+        return change(services.scenarios, services.chain.scenario(name).name)
+
+    return json_response(await _off_loop(work), status)
 
 
 async def events(request: Request) -> Response:

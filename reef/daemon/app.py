@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from reef.config import Config
 from reef.daemon import admin, gateway, metrics, openapi, reports
@@ -38,6 +39,8 @@ from reef.train.torch_runtime.runtime import TorchRuntime
 from reef.train.torch_runtime.settings import TrainSettings
 
 log = logging.getLogger("reef.daemon")
+
+routes = [*gateway.routes, *reports.routes, *admin.routes, *metrics.routes, *openapi.routes]
 
 
 def build_app(config: Config, token: str) -> Starlette:
@@ -74,7 +77,7 @@ def build_app(config: Config, token: str) -> Starlette:
     services = Services(config, token, records, chain, bus, recipe, backend, scenarios, engine, retention)
     direct = dict.fromkeys(ROUTES, gateway.answer) | {"/reef/report": reports.report}
     app = Starlette(
-        routes=[*gateway.routes, *reports.routes, *admin.routes, *metrics.routes, *openapi.routes],
+        routes=routes,
         middleware=[Middleware(Door, token=token, hosts=hosts, direct=direct, told=_told, overhead=services.overhead)],
         exception_handlers={HTTPException: _http_error, Exception: _other_error}
         | dict.fromkeys((ReefError, RecursionError, ClientDisconnect), _other_error),
@@ -229,7 +232,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
         return error_response(request.url.path, missing)
     wrong = ReefError(f"{request.method} is not possible here", code="method_not_allowed")
     wrong.status = error.status_code
-    return error_response(request.url.path, wrong, dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # the router names the methods of the first route of this path, and there may be more
+        here = [route for route in routes if isinstance(route, Route) and route.path_regex.match(request.url.path)]
+        headers["allow"] = wrong.hint = ", ".join(sorted({name for route in here for name in route.methods or ()}))
+    return error_response(request.url.path, wrong, headers)
 
 
 async def _other_error(request: Request, error: Exception) -> Response:

@@ -6,6 +6,7 @@ By hand, because routes here read plain JSON and have no models to generate from
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ _BOOL: Data = {"type": "boolean"}
 _COUNT: Data = {"type": "integer", "minimum": 0}
 _OBJECT: Data = {"type": "object"}
 _NAME: Data = {"type": "string", "pattern": f"^{NAME_PATTERN}$"}
+_NAME_OR_EMPTY: Data = {"type": "string", "pattern": f"^({NAME_PATTERN})?$"}
 _TIME: Data = {"type": "number", "description": "seconds since 1970"}
 _NAME_TEXT = "1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit"
 
@@ -181,14 +183,14 @@ _SCHEMAS: Data = {
         "type": "object",
         "required": ["request", "response"],
         "properties": {
-            "agent_record_id": _or_null(_NAME),
+            "agent_record_id": _or_null(_NAME_OR_EMPTY),
             "request": _OBJECT,
             "response": {"type": "object", "properties": {"training": _OBJECT}},
             "state": _words(IMPORT_STATES),
             "session": _or_null({"type": "string", "maxLength": LIMITS.session_chars}),
             "release_id": _or_null({"type": "string", "pattern": f"^{RELEASE_PATTERN}$"}),
             "created_at": _or_null({"type": "number", "minimum": 0, "maximum": 2**33}),
-            "usage": _or_null({"type": "object", "additionalProperties": {"type": "integer"}}),
+            "usage": _or_null({"type": "object", "additionalProperties": _COUNT}),
         },
     },
 }  # fmt: skip
@@ -209,7 +211,7 @@ def _path(name: str, said: str, example: str) -> Data:
 _SCENARIO = _path("scenario", "a scenario's name", "default")
 _RECORD = _path("record_id", "a receipt, or a report's id", "example-1")
 _RELEASE = _path("release_id", "r7, or the beginning of a content id (8 characters or more)", "r0")
-_WORKLOAD = _header("x-reef-scenario", _NAME, f"the workload; {_NAME_TEXT}")
+_WORKLOAD = _header("x-reef-scenario", _NAME_OR_EMPTY, f"the workload; {_NAME_TEXT}")
 _SESSION = _header("x-reef-session", _TEXT, "groups the calls of one agent run")
 _ACTOR = _header("x-reef-actor", _TEXT, "who acts, for the log of actions")
 _LIMIT = _query("limit", {"type": "integer", "minimum": 1, "maximum": PAGE_LIMIT}, "rows of the page")
@@ -264,7 +266,7 @@ def _post(
         "responses": {str(status): _answer("done", schema), **_errors(*_BODY_ERRORS, *errors)},
     }
     if body is not None:
-        required = bool(body.get("required")) or "allOf" in body or "$ref" in body
+        required = bool(body.get("required")) or "anyOf" in body or "$ref" in body
         operation["requestBody"] = {"required": required, "content": {"application/json": {"schema": body}}}
     return {"post": operation}
 
@@ -333,7 +335,6 @@ _PATHS: dict[str, Data] = {
     "/v1/messages/count_tokens": {
         "post": {
             "summary": "Counted by what answers calls; never recorded.",
-            "parameters": [_WORKLOAD],
             "requestBody": {"required": True, "content": {"application/json": {"schema": _OBJECT}}},
             "responses": {
                 "default": _answer("the provider's refusal", None),
@@ -347,7 +348,7 @@ _PATHS: dict[str, Data] = {
         _ref("Report"),
         _ref("Stored"),
         _WORKLOAD,
-        _header("idempotency-key", _NAME, "the report's id, where the body names none"),
+        _header("idempotency-key", _NAME_OR_EMPTY, "the report's id, where the body names none"),
         errors=(404, 409),
     ),
     "/reef/records": _post(
@@ -357,7 +358,6 @@ _PATHS: dict[str, Data] = {
                 _ref("Import"),
                 _shape(records={**_list(_ref("Import")), "minItems": 1, "maxItems": IMPORT_LIMIT}),
             ],
-            "required": [],
         },
         _shape(agent_record_ids=_list(_TEXT)),
         _WORKLOAD,
@@ -383,7 +383,7 @@ _PATHS: dict[str, Data] = {
         _query("since", _NUMBER, "created at or after this time, in seconds since 1970"),
         _TYPE,
         _STATE,
-        _query("session", {"type": "string", "maxLength": 200}, "only this session"),
+        _query("session", _TEXT, "only this session"),
         _query("bodies", _words(("true", "false")), "with requests and answers; the page ends early when it gets large"),
         errors=(400, 404),
     ),
@@ -426,7 +426,7 @@ _PATHS: dict[str, Data] = {
     ),
     f"{_OF_SCENARIO}/rollback": _act(
         "Serve an earlier release again.",
-        {"type": "object", "properties": {"to": _or_null({**_NAME, "description": "default: the head's parent"})}},
+        {"type": "object", "properties": {"to": _or_null({**_NAME_OR_EMPTY, "description": "default: the head's parent"})}},
         _ref("Release"),
     ),
     f"{_OF_SCENARIO}/promote": _act("Serve a held release.", _ONE_RELEASE, _ref("Release")),
@@ -447,6 +447,11 @@ _PATHS["/reef/scenarios"]["post"]["responses"]["201"]["links"] = {
         "parameters": {"scenario": "$response.body#/name"},
     }
 }
+
+
+for _route, _operations in _PATHS.items():
+    for _method, _operation in _operations.items():
+        _operation["operationId"] = f"{_method}{re.sub(r'[^a-z_]+', '_', _route)}".rstrip("_")
 
 
 def document() -> Data:

@@ -129,9 +129,10 @@ def _imported(row: Any, index: int, scenario: str) -> AgentRecord:
     created_at = row.get("created_at")
     if created_at is not None and (type(created_at) not in (int, float) or not 0 <= created_at <= _LATEST_S):
         raise BadRequest("created_at must be a time in seconds since 1970", field=f"records[{index}].created_at")
-    usage = row.get("usage") or {}
-    if not isinstance(usage, dict) or any(type(count) is not int for count in usage.values()):
-        raise BadRequest("usage must be an object of whole numbers", field=f"records[{index}].usage")
+    usage = row.get("usage")
+    counted = {} if usage is None else usage
+    if not isinstance(counted, dict) or not all(_is_count(count) for count in counted.values()):
+        raise BadRequest("usage must be an object of counts", field=f"records[{index}].usage")
     release_id = row.get("release_id")
     if release_id is not None and not (isinstance(release_id, str) and re.fullmatch(RELEASE_PATTERN, release_id)):
         raise BadRequest(
@@ -146,8 +147,16 @@ def _imported(row: Any, index: int, scenario: str) -> AgentRecord:
         state=RecordState(state),
         session=check_session(row.get("session"), f"records[{index}].session"),
         release_id=release_id,
-        meta={"imported": True, **({"usage": usage} if usage else {})},
+        meta={
+            "imported": True,
+            **({"usage": {name: int(count) for name, count in counted.items()}} if counted else {}),
+        },
     )
+
+
+def _is_count(value: Any) -> bool:
+    """True for a whole number from 0 on, also one that was written as 3.0."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and value >= 0 and value % 1 == 0
 
 
 routes = [

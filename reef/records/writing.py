@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from reef.core.records_types import AgentRecord, Delivery, Finish
-from reef.errors import BadRequest, Conflict, ReefError
+from reef.errors import Conflict, ReefError
 from reef.records.values import Exchange
 from reef.store.bodies import Segment, split_tensors
 
@@ -59,7 +59,7 @@ def insert_record(
 ) -> None:
     """A whole record: ``bodies`` are its request and response as JSON, ``digest`` tells a retry from another content.
 
-    Raises Conflict or BadRequest when a reference is not an inference of the same scenario; nothing is stored then.
+    Raises Conflict when a reference is not an inference of the same scenario; nothing is stored then.
     """
     for reference in references:
         named = db.execute("SELECT scenario_id, type FROM records WHERE id = ?", (reference,)).fetchone()
@@ -151,7 +151,12 @@ def write_exchange(
 
 def _wrong_reference(reference: str, scenario: str, *, same_scenario: bool) -> ReefError:
     if same_scenario:
-        return BadRequest(f"{reference} is not an inference", hint="name a receipt of a model call", field="references")
+        return Conflict(
+            f"{reference} is not an inference",
+            hint="name a receipt of a model call",
+            code="not_an_inference",
+            field="references",
+        )
     return Conflict(
         f"{reference} belongs to another scenario than {scenario!r}",
         hint="send the report with the scenario that the call was made in",
