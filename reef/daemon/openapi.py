@@ -190,7 +190,7 @@ _SCHEMAS: Data = {
             "session": _or_null({"type": "string", "maxLength": LIMITS.session_chars}),
             "release_id": _or_null({"type": "string", "pattern": f"^{RELEASE_PATTERN}$"}),
             "created_at": _or_null({"type": "number", "minimum": 0, "maximum": 2**33}),
-            "usage": _or_null({"type": "object", "additionalProperties": _COUNT}),
+            "usage": _or_null({"type": "object", "additionalProperties": {**_COUNT, "maximum": 2**53}}),
         },
     },
 }  # fmt: skip

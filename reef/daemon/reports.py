@@ -156,7 +156,7 @@ def _imported(row: Any, index: int, scenario: str) -> AgentRecord:
 
 def _is_count(value: Any) -> bool:
     """True for a whole number from 0 on, also one that was written as 3.0."""
-    return not isinstance(value, bool) and isinstance(value, int | float) and value >= 0 and value % 1 == 0
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= 2**53 and value % 1 == 0
 
 
 routes = [
