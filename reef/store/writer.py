@@ -1,12 +1,14 @@
 """The one writer: a thread that owns the read-write connection and commits whatever waited during the last fsync.
 
 Knows nothing of tables. Callers hand in a function of the connection; each runs in its own savepoint, so one bad item
-does not fail its neighbours, and each gets its own result after the commit is on disk.
+does not fail its neighbours, and each gets its own result after the commit is on disk. When the disk is full, rows are
+refused and bookkeeping goes on; when it fails, nothing is written until the file has been opened again and checked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import sqlite3
@@ -20,28 +22,51 @@ from typing import Any, TypeVar
 from reef import failpoints
 from reef.core.histogram import BOUNDS_S, Histogram
 from reef.errors import ReefError, StoreFull, Unavailable
+from reef.store.file import BUSY_MS, DatabaseFile, Figures, figures
+from reef.store.trouble import again, needs_reopening, store_error
+from reef.store.upkeep import Upkeep
+
+log = logging.getLogger("reef.store")
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
+Trouble = Callable[[ReefError | None], None]
+"""Told, on the writer's thread, why rows are refused from now on, and None once they are taken again."""
 _Item = tuple[Work[Any], "Future[Any]", bool]
 """Work, its future, and whether it must run between transactions."""
 
 _MAX_ITEMS = 256
+_LOOK_EVERY = 64
+"""Transactions between two looks at the disk's room and the log's size."""
+_QUIET_S, _STARVED_S, _POLL_S = 2.0, 5.0, 1.0
+"""Idle for so long, the log is moved into the database; when a reader was in the way; when the disk is full."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
+_BUSY_TRIES = 6
 
 
 class Writer:
-    """Group commit over one connection. ``capacity`` bounds the queue; beyond it callers get Unavailable (503)."""
+    """Group commit over one file. ``capacity`` bounds the queue; beyond it callers get Unavailable (503)."""
 
     def __init__(
-        self, connection: sqlite3.Connection, *, on_rollback: Callable[[], None], capacity: int = 4096
+        self,
+        file: DatabaseFile,
+        connection: sqlite3.Connection,
+        *,
+        on_rollback: Callable[[], None],
+        on_reopen: Callable[[], None],
+        on_trouble: Trouble,
+        capacity: int = 4096,
     ) -> None:
-        self._connection = connection
-        self._on_rollback = on_rollback
+        self._file, self._connection, self._upkeep = file, connection, Upkeep(file)
+        self._on_rollback, self._on_reopen, self._on_trouble = on_rollback, on_reopen, on_trouble
         self._capacity = capacity
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="reef-writer", daemon=True)
-        self._closed = False
         self._door = threading.Lock()
+        self._refusal: ReefError | None = None
+        self._held_up: ReefError | None = None
+        self._closed = self._broken = self._hurt = False
+        self._quiet_s: float | None = None
         self.commits = 0
         self.fsync_ms = 0.0
         self.commit_times = Histogram()
@@ -52,34 +77,61 @@ class Writer:
         """How many items wait for the next transaction."""
         return self._queue.qsize()
 
-    def submit(self, work: Work[T], *, between: bool = False) -> Future[T]:
+    @property
+    def trouble(self) -> ReefError | None:
+        """Why rows are refused or held up now, None while all is well."""
+        return self._held_up if self._closed or self._refusal is None else self._refusal
+
+    def submit(self, work: Work[T], spare: bool = False, *, between: bool = False) -> Future[T]:
         """Run ``work`` in a transaction; the future has its result once that is on disk. Cancelling it changes nothing.
 
-        ``between`` runs it outside any transaction instead (checkpoints). Raises Unavailable when the queue is full or closed.
+        ``spare`` work may use the room that is reserved: small bookkeeping, which frees space or ends what has begun.
+        ``between`` runs it outside any transaction instead (checkpoints). Raises Unavailable when the queue is full or
+        closed or the disk has failed, StoreFull when the disk is full.
         """
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # from here on nobody can cancel it: the row is written in any case
         with self._door:  # nothing may get behind the mark that ends the thread: nobody would ever answer it
-            if self._closed:
-                raise Unavailable("the store is closed", hint="the daemon is stopping; call again after reef up")
+            if self._refusal is not None and not (spare and type(self._refusal) is StoreFull):
+                raise again(self._refusal)
             if self._queue.qsize() >= self._capacity:
                 raise Unavailable("the store's queue is full", hint="slow down and retry", code="queue_full")
             self._queue.put((work, future, between))
         return future
 
+    def stop_writing(self, error: ReefError) -> None:
+        """Take nothing more: a reader has seen that the file is damaged."""
+        self.submit(lambda _: self._failed(error), between=True).result()
+
     def close(self) -> None:
-        """Commit what waits, then stop the thread; the connection stays open."""
+        """Commit what waits, stop the thread, move the log into the database, close the connection."""
         with self._door:
             if not self._closed:
                 self._closed = True
+                self._refusal = Unavailable("the store is closed", hint="the daemon is stopping; call after reef up")
                 self._queue.put(None)
         self._thread.join()
+        with contextlib.suppress(sqlite3.Error):  # what is left in the log is moved by the next start
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def checkpoint(self) -> None:
+        """Move the log into the database and shrink it, as far as no reader needs it."""
+        self.submit(lambda db: self._upkeep.move_log(db, shrink=True), between=True).result()
+
+    # -- on the writer's thread
 
     def _run(self) -> None:
         stopping = False
-        while not stopping:
+        self._tend(self._look)
+        while not (stopping or (self._broken and self._mend())):
             batch: list[_Item] = []
-            first = self._queue.get()
+            try:
+                first = self._queue.get(timeout=self._quiet_s)
+            except queue.Empty:
+                self._tend(self._rest)
+                continue
             while first is not None:
                 batch.append(first)
                 if len(batch) >= _MAX_ITEMS or self._queue.empty():
@@ -90,11 +142,13 @@ class Writer:
                 try:
                     future.set_result(work(self._connection))
                 except sqlite3.Error as error:
-                    future.set_exception(store_error(error))
+                    future.set_exception(self._failed(store_error(error, self._file.path)))
             if batch := [item for item in batch if not item[2]]:
                 self._commit(batch)
+            if self._hurt or self._refusal is not None or self.commits % _LOOK_EVERY == 0:
+                self._tend(self._look)
 
-    def _commit(self, batch: list[_Item]) -> None:
+    def _commit(self, batch: list[_Item], tries: int = 1) -> None:
         """One transaction for the whole batch; futures are settled only after it is on disk."""
         db = self._connection
         outcomes: list[tuple[Any, BaseException | None]] = []
@@ -119,28 +173,100 @@ class Writer:
             self.commits, self.fsync_ms = self.commits + 1, took_s * 1000
             self.commit_times.counts[bisect_left(BOUNDS_S, took_s)] += 1
             self.commit_times.total_s += took_s
+            self._quiet_s, self._held_up = _QUIET_S, None
             if "REEF_FAILPOINT" in os.environ:
                 failpoints.hit("after-commit")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:
             if db.in_transaction:
                 with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself
                     db.execute("ROLLBACK")
             self._on_rollback()
-            outcomes = [(None, store_error(error))] * len(batch)
-        for (_, future, _), (result, failed) in zip(batch, outcomes, strict=True):
-            if failed is not None:
-                future.set_exception(failed)
+            failed = self._failed(store_error(error, self._file.path))
+            if failed.code == "store_busy" and tries < _BUSY_TRIES:  # a lock delays, and nothing is lost
+                self._held_up = failed
+                log.warning("%s, for %.0f s by now: writes wait", failed.message, tries * BUSY_MS / 1000)
+                self._commit(batch, tries + 1)
+                return
+            outcomes = [(None, again(failed)) for _ in batch]
+        for (_, future, _), (result, refused) in zip(batch, outcomes, strict=True):
+            if refused is not None:
+                future.set_exception(refused)
             else:
                 future.set_result(result)
 
+    def _failed(self, error: ReefError) -> ReefError:
+        """Draw the consequence: after a disk error or damage this connection is used no more."""
+        self._hurt = True
+        if needs_reopening(error):
+            self._broken = True
+            if error.code == "store_damaged":
+                self._file.mark_damaged(error.message)
+            self._refuse(error)
+        return error
 
-def store_error(error: sqlite3.Error) -> ReefError:
-    """The error a caller sees for what SQLite said."""
-    name = getattr(error, "sqlite_errorname", "")
-    if name == "SQLITE_FULL":
-        return StoreFull("the disk is full", hint="free some space; recording resumes by itself")
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return Unavailable(
-            f"the database is damaged: {error}", hint="stop the daemon and run: reef doctor", code="store_damaged"
-        )
-    return Unavailable(f"the store cannot write: {error}", hint="see: reef doctor", code="store_unwritable")
+    def _refuse(self, error: ReefError | None) -> None:
+        """From here on rows are refused with ``error``; None: they are taken again."""
+        with self._door:
+            if self._closed:
+                return
+            before, self._refusal = self._refusal, error
+        if error is not None:
+            self._quiet_s = _POLL_S
+            if before is None or before.message != error.message:
+                log.error("no rows are taken: %s", error.message)
+                self._on_trouble(error)
+        elif before is not None or self._hurt:
+            self._hurt, self._held_up = False, None
+            log.info("rows are taken again")
+            self._on_trouble(None)
+
+    def _tend(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except sqlite3.Error as error:
+            self._failed(store_error(error, self._file.path))
+
+    def _look(self) -> None:
+        self._refuse(self._upkeep.look(self._connection, full=type(self._refusal) is StoreFull))
+
+    def _rest(self) -> None:
+        """Nobody waits: move the log, and wait longer next time."""
+        moved = self._upkeep.move_log(self._connection)
+        self._quiet_s = None if moved else _STARVED_S
+        self._look()
+
+    def _mend(self) -> bool:
+        """Write nothing until the file has been opened again and checked; True when the store closes before."""
+        known: Figures | None = None
+        with contextlib.suppress(sqlite3.Error):
+            known = figures(self._connection)
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+        pause_s = _FIRST_PAUSE_S
+        while self._broken:
+            lost = self._refusal is not None and self._refusal.code == "store_damaged"
+            if self._closes_within(None if lost else pause_s):
+                return True
+            try:
+                self._on_reopen()
+                self._connection = self._file.reopen(known)
+                self._broken = False
+            except ReefError as error:
+                self._refuse(error)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        log.warning("%s has been opened again and checked", self._file.path)
+        self._refuse(None)
+        return False
+
+    def _closes_within(self, pause_s: float | None) -> bool:
+        """Refuse what has been handed in already; True as soon as the mark comes that ends the thread."""
+        end = time.monotonic() + pause_s if pause_s is not None else None
+        while True:
+            try:
+                item = self._queue.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                return False
+            if item is None:
+                return True
+            assert self._refusal is not None
+            item[1].set_exception(again(self._refusal))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reef.core.records_types import AgentRecord, Delivery, Finish, RecordState, RequestType
-from reef.errors import BadRequest, Conflict
+from reef.errors import BadRequest, Conflict, Unavailable
 from reef.records import Exchange, Mark, RecordStore
 from reef.store.bodies import join_tensors, split_json, split_tensors
 
@@ -218,6 +218,6 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 def test_a_garbled_file_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "reef.db"
     path.write_bytes(b"this is no database" * 400)
-    with pytest.raises(Exception, match="cannot be opened"):
+    with pytest.raises(Unavailable, match="is damaged"):
         RecordStore(path)
     assert path.read_bytes() == b"this is no database" * 400
