@@ -74,10 +74,16 @@ class Service:
     tool_parser: str = knob("hermes", "how the model writes tool calls", choices=("hermes", "json", "none"))
     reasoning_parser: str = knob("none", "how the model marks reasoning", choices=("none", "think"))
     max_tokens: int = knob(1024, "answer length when the client names none (embedded engine)", gt=0)
+    upstream_drop_beta: str | None = knob(
+        None, "anthropic-beta values that are not sent on, comma-separated; all drops the header"
+    )
     connect_timeout_s: float = knob(10.0, "how long to try to reach the provider", gt=0)
     idle_timeout_s: float = knob(300.0, "longest silence of the provider within an answer", gt=0)
     keepalive_s: float = knob(10.0, "send a comment on a stream that has been silent this long", gt=0)
     max_body_mb: float = knob(64.0, "largest request body, after decompression", gt=0)
+    train_helper_calls: bool = knob(
+        False, "let a coding agent's calls without tools (titles, summaries, probes) train as well"
+    )
     publish: str = knob("auto", "serve an accepted release at once, or hold it for review", choices=("auto", "review"))
     on_store_failure: str = knob("relay", "answer without a receipt, or refuse with 507", choices=("relay", "refuse"))
     retention_days: float = knob(90.0, "bodies older than this are removed (0: never); rows stay", ge=0)

@@ -118,6 +118,7 @@ async def _running(app: Starlette) -> AsyncIterator[None]:
 def _start(services: Services, loop: asyncio.AbstractEventLoop) -> None:
     """Close what a dead daemon left open, start children, prove that they give ids and log-probs, take up training."""
     try:
+        services.records.self_test()
         closed = services.records.close_open("daemon_stopped: the daemon ended while the answer was on its way")
         if closed:
             log.warning("%d answers were cut off when the last daemon ended", closed)
@@ -189,6 +190,7 @@ def _backend(config: Config, engine: TorchRuntime | None, serving: ServingTable)
         api_key=service.upstream_api_key,
         connect_timeout_s=service.connect_timeout_s,
         idle_timeout_s=service.idle_timeout_s,
+        drop_beta=service.upstream_drop_beta,
     )
 
 

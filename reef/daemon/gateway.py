@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reef.core.records_types import Delivery, Finish, RecordState
+from reef.daemon.redact import keys_of_tools, masked
 from reef.daemon.relay import Relay, complete
 from reef.daemon.services import Services
 from reef.daemon.wire import error_response, json_response, read_body
@@ -41,6 +42,10 @@ _SESSION_HEADERS = (
     "thread-id",
     "x-session-affinity",
 )
+
+
+_AGENTS = ("claude-cli/", "opencode/", "codex", "pi/", "GeminiCLI/", "QwenCode/")
+"""Coding agents, whose own turns always offer tools: a call of theirs without any is a title, a summary or a probe."""
 
 
 async def answer(request: Request) -> Response:
@@ -71,13 +76,20 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
     body, segments = split_json(raw)
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object", hint="see the provider's API reference")
+    if any(secret in raw for secret in services.secrets) or b'"mcp' in raw:
+        segments = split_json(masked(raw, (*services.secrets, *keys_of_tools(body))))[1]
     scenario = found.get("x-reef-scenario") or services.default_scenario
     if not scenario:
         raise BadRequest("no x-reef-scenario header", hint="name the workload, e.g. x-reef-scenario: my-agent")
     named = next((found[name] for name in _SESSION_HEADERS if found.get(name)), None) or body.get("prompt_cache_key")
     session = named[:200].encode("utf-8", "replace").decode() if isinstance(named, str) else None
     path, record_id, stream = request.scope["path"], uuid.uuid4().hex, body.get("stream") is True
-    meta |= {"route": ROUTES.get(path, ""), "stream": stream, "client": found.get("user-agent", "")[:120]}
+    agent = found.get("user-agent", "")[:120]
+    meta |= {"route": ROUTES.get(path, ""), "stream": stream, "client": agent}
+    if agent.startswith(_AGENTS) and not body.get("tools") and not services.train_helper_calls:
+        meta["helper"] = "no_tools"
+    if found.get("x-stainless-retry-count", "0") != "0":
+        meta["retry"] = True
     call = Call(
         meta["route"],
         path,
@@ -123,7 +135,8 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
             await got.aclose()
     took_s = time.perf_counter() - started
     request.scope["reef.upstream_s"] = took_s
-    delivery = Delivery(sent, status, dict(headers), took_s * 1000)
+    kept = masked(sent, services.secrets) if any(secret in sent for secret in services.secrets) else sent
+    delivery = Delivery(kept, status, dict(headers), took_s * 1000)
     exchange = replace(exchange, release_id=release) if release is not None else exchange
     receipt = (RECEIPT, exchange.record_id)
     try:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from reef.core.records_types import Delivery, Finish, RecordState
+from reef.daemon.redact import masked
 from reef.daemon.services import Services
 from reef.daemon.wire import error_event
 from reef.errors import ReefError, StoreFull, Unavailable, UpstreamError
@@ -106,7 +107,8 @@ class Relay(Response):
             self._pending.cancel()
         status, headers = self._read_as
         self._took_s = time.perf_counter() - self._started
-        delivery = Delivery(bytes(self._sent), status, dict(headers), self._took_s * 1000, self._first_ms)
+        kept = masked(self._sent, self._services.secrets)
+        delivery = Delivery(kept, status, dict(headers), self._took_s * 1000, self._first_ms)
         try:
             await complete(self._services, self._scenario, self._exchange, finish, delivery, self._recorded)
         except StoreFull as error:

@@ -102,7 +102,7 @@ def _session_references(records: RecordStore, scenario: str, parsed: Report, rep
     found = records.session_receipts(scenario, parsed.session)
     if not found:
         raise NotFound(
-            f"session {parsed.session!r} of scenario {scenario!r} has no recorded calls",
+            f"session {parsed.session!r} of scenario {scenario!r} has no finished calls of its own",
             hint="run the agent first, or give references",
             code="no_session",
         )

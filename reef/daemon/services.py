@@ -63,6 +63,8 @@ class Services:
     default_scenario: str = field(init=False)
     keepalive_s: float = field(init=False)
     refuse_unrecorded: bool = field(init=False)
+    train_helper_calls: bool = field(init=False)
+    secrets: tuple[bytes, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         """Settings that are read on the path of every request."""
@@ -71,6 +73,8 @@ class Services:
         self.default_scenario = service.default_scenario
         self.keepalive_s = service.keepalive_s
         self.refuse_unrecorded = service.on_store_failure == "refuse"
+        self.train_helper_calls = service.train_helper_calls
+        self.secrets = tuple(key.encode() for key in (self.token, service.upstream_api_key) if key and len(key) >= 8)
 
     @property
     def home(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -33,7 +34,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
         parts.append(chunk)
     raw = b"".join(parts)
     if "content-encoding" in request.headers:
-        raw = unpack(raw, request.headers["content-encoding"])
+        raw = await asyncio.to_thread(unpack, raw, request.headers["content-encoding"])  # it may unpack to very much
         if len(raw) > limit_bytes:
             raise body_too_large(limit_bytes)
     return raw

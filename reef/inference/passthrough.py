@@ -73,6 +73,8 @@ class _RelayedAnswer:
         read = assemble(self._route, headers.get("content-type", ""), raw)
         if self.status >= 300:
             state, code = RecordState.FAILED, f"upstream_{self.status}"
+            if self.status == 400 and b"anthropic-beta" in raw:
+                code += ": the server knows no such beta; drop it with reef.upstream_drop_beta, or in the client"
         elif read.error is not None:
             state, code = RecordState.FAILED, "upstream_error_event"
         elif read.complete and self._broken is None:
@@ -92,7 +94,8 @@ class PassthroughBackend:
     """An InferenceBackend in front of any OpenAI- or Anthropic-speaking URL.
 
     ``api_key`` replaces the client's credentials; None forwards them. ``model`` replaces the request's model name,
-    the one change ever made to a body, and only when the deployment asks for it.
+    the one change ever made to a body, and only when the deployment asks for it. ``drop_beta`` names values of
+    ``anthropic-beta`` that the server does not know.
     """
 
     def __init__(
@@ -103,11 +106,13 @@ class PassthroughBackend:
         connect_timeout_s: float = 10.0,
         idle_timeout_s: float = 600.0,
         model: str | None = None,
+        drop_beta: str | None = None,
     ) -> None:
         self._base = url.rstrip("/")
         self._is_anthropic = (urlsplit(self._base).hostname or "").endswith("anthropic.com")
         self._api_key = api_key
         self._model = model
+        self._drop_beta = frozenset((drop_beta or "").replace(" ", "").split(",")) - {""}
         self._timeout = aiohttp.ClientTimeout(
             total=None, connect=None, sock_connect=connect_timeout_s, sock_read=idle_timeout_s
         )
@@ -123,6 +128,10 @@ class PassthroughBackend:
                 codings = ", ".join(filter(value.__contains__, _READABLE_CODINGS)) or codings
             if name in _NOT_SENT or name.startswith("x-reef-") or (self._api_key and name in _CREDENTIALS):
                 continue
+            if name == "anthropic-beta" and self._drop_beta:
+                value = ",".join(one for one in value.replace(" ", "").split(",") if one not in self._drop_beta)
+                if not value or "all" in self._drop_beta:
+                    continue
             version_known = version_known or name == "anthropic-version"
             headers.append((name, value if value.isascii() else _as_sent(value)))
         headers.append(("accept-encoding", codings))

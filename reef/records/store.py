@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from reef.core.records_types import AgentRecord, Delivery, Finish, RecordState, RequestType
-from reef.errors import Conflict, NotFound
+from reef.errors import Conflict, NotFound, Unavailable
 from reef.records.values import Exchange, Mark, ResponseReader, Row
 from reef.records.writing import NEXT_REV, insert_record, make_scenario, write_exchange
 from reef.store import Store
@@ -71,6 +72,24 @@ class RecordStore:
 
         put = self.store.segments.put
         return self.store.submit(partial(write_exchange, self._scenario_ids, put, exchange, finish, delivery, opened))
+
+    def self_test(self) -> None:
+        """Store a body and read it back, and leave nothing of it; raises Unavailable when it comes back otherwise."""
+        body = os.urandom(256)
+
+        def work(db: sqlite3.Connection) -> None:
+            manifest = self.store.segments.put(db, [(False, b"self-test "), (True, body)])
+            same = read_body(db, manifest) == b"self-test " + body
+            db.execute("DELETE FROM segments WHERE id = (SELECT MAX(id) FROM segments)")
+            self.store.segments.forget()
+            if not same:
+                raise Unavailable(
+                    "the store does not give back what it was given",
+                    hint="see: reef doctor, and restore a backup: reef restore",
+                    code="store_damaged",
+                )
+
+        self.store.write(work)
 
     def close_open(self, reason: str) -> int:
         """Mark rows that a dead daemon left open as aborted; returns how many."""
@@ -224,14 +243,22 @@ class RecordStore:
         return sorted({row.seq: row for row in rows}.values(), key=lambda row: row.rev or 0)
 
     def session_receipts(self, scenario: str, session: str) -> list[str]:
-        """Receipts of the inferences of one session, oldest first, helper calls left out."""
+        """Receipts of the turns of one session, oldest first.
+
+        Helper calls, calls that a later one repeats, and calls that did not end well are no turns.
+        """
         with self.store.reading() as db:
             rows = db.execute(
-                "SELECT id FROM records WHERE session = ? AND scenario_id = ? AND type = 'inference'"
-                " AND json_extract(meta, '$.helper') IS NULL ORDER BY seq",
+                "SELECT id, json_extract(meta, '$.helper'), json_extract(meta, '$.retry_of'), state FROM records"
+                " WHERE session = ? AND scenario_id = ? AND type = 'inference' ORDER BY seq",
                 (session, self.known(scenario)),
             ).fetchall()
-        return [row[0] for row in rows]
+        repeated = {earlier for _, _, earlier, _ in rows}
+        return [
+            receipt
+            for receipt, helper, _, state in rows
+            if helper is None and receipt not in repeated and state in ("open", "complete")
+        ]
 
     def referencing(self, record_id: str) -> list[str]:
         """Ids of the reports that name ``record_id``."""

@@ -22,6 +22,8 @@ Put = Callable[[sqlite3.Connection, Sequence[Segment]], bytes | None]
 """Stores a body's segments and gives the manifest for its row (``Segments.put``)."""
 
 _INLINE_BYTES = 64
+_REPEATED_WITHIN = 1000
+"""A client repeats a call at once or not at all: so many records back its first try is looked for."""
 """A body longer than this is shared with equal ones."""
 NEXT_REV = "(SELECT COALESCE(MAX(r.rev), 0) + 1 FROM records r WHERE r.scenario_id = ?)"
 _END_COLUMNS = "state, reason, release_id, meta, response, training, size_bytes, rev"
@@ -106,6 +108,9 @@ def write_exchange(
     """
     scenario_id = known_ids.get(exchange.scenario) or make_scenario(db, exchange.scenario)
     meta, sent, training = dict(exchange.meta), b"", None
+    request = None if opened else put(db, exchange.segments)
+    if meta.pop("retry", False):
+        meta |= _repeated(db, scenario_id, exchange.record_id, request)
     if finish is not None and delivery is not None:
         sent, training = delivery.sent, finish.training
         known = {
@@ -144,9 +149,24 @@ def write_exchange(
             exchange.created_at,
             exchange.session,
             hashlib.blake2b(exchange.record_id.encode(), digest_size=16).digest(),
-            put(db, exchange.segments),
+            request,
         ),
     )
+
+
+def _repeated(db: sqlite3.Connection, scenario_id: int, record_id: str, request: bytes | None) -> dict[str, str]:
+    """Which recent call a client says it repeats: the newest earlier one of the same bytes, which are the same segments.
+
+    ``request`` None: the row of ``record_id`` is there already.
+    """
+    row = db.execute(
+        "SELECT id FROM records WHERE scenario_id = ?1 AND type = 'inference'"
+        " AND request = COALESCE(?2, (SELECT request FROM records WHERE id = ?3))"
+        " AND seq < COALESCE((SELECT seq FROM records WHERE id = ?3), 1 << 62)"
+        " AND seq > (SELECT COALESCE(MAX(seq), 0) FROM records) - ?4 ORDER BY seq DESC LIMIT 1",
+        (scenario_id, request, record_id, _REPEATED_WITHIN),
+    ).fetchone()
+    return {"retry_of": row[0]} if row else {}
 
 
 def _wrong_reference(reference: str, scenario: str, *, same_scenario: bool) -> ReefError:

@@ -288,7 +288,7 @@ def test_call_and_report(world: tuple[Daemon, ScriptedProvider]) -> None:
         (("scenarios", "new", "../x"), 2, ("not a valid name",)),
         (("report", "abc"), 2, ("says nothing",)),
         (("report", "abc", "--score", "nan"), 2, ("finite",)),
-        (("report", "--session", "unknown", "--score", "1"), 4, ("no recorded calls",)),
+        (("report", "--session", "unknown", "--score", "1"), 4, ("no finished calls",)),
         (("rollback",), 2, ("--yes",)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) and value[0].isalpha() else "",

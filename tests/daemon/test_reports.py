@@ -96,7 +96,7 @@ def test_a_session_is_reported_as_one(client: ReefClient) -> None:
     calls = [receipt(client, session="run-7") for _ in range(2)]
     found = client.report(score=1.0, session="run-7")
     assert found["references"] == calls
-    with pytest.raises(RemoteError, match="no recorded calls"):
+    with pytest.raises(RemoteError, match="no finished calls"):
         client.report(score=1.0, session="another")
 
 

@@ -1,0 +1,122 @@
+"""Keys go where they are meant to go and nowhere else: canaries are looked for in every file a daemon leaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from reef.client import ReefClient
+from reef.inference.testing import Script
+from reef.records import RecordStore
+from tests.support import Daemon, daemon, provider
+
+KEY, CLIENT_KEY, MCP_KEY = "sk-canary-upstream-51", "sk-canary-client-52", "canary-mcp-header-53"
+JSON = (("content-type", "application/json"),)
+ANSWER = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}]}
+
+
+def asking(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+def files_with(home: Path, canary: str) -> list[str]:
+    """Every file under ``home`` that holds ``canary``, and every stored body that does."""
+    found = [
+        str(path.relative_to(home))
+        for path in home.rglob("*")
+        if path.is_file() and canary.encode() in path.read_bytes()
+    ]
+    store = RecordStore(home / "reef.db")
+    for row in store.page("s", limit=100):
+        record_id = row.record.agent_record_id
+        held = json.dumps([dict(row.record.payload), dict(row.record.meta)], default=str)
+        if canary in held or canary.encode() in store.request_bytes(record_id):
+            found.append(record_id)
+    store.close()
+    return found
+
+
+def test_a_key_is_found_in_no_file_but_the_one_meant_for_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    echo = Script([json.dumps({**ANSWER, "note": f"you sent {KEY}"}).encode()], headers=JSON)
+    stream = Script([b'data: {"note": "' + KEY.encode() + b'"}\n\n', b"data: [DONE]\n\n"])
+    with provider(echo, echo, stream, Script([], status=401)) as upstream:
+        one = Daemon(home, {"reef.upstream_url": upstream.url, "reef.upstream_api_key": KEY})
+        one.start()
+        try:
+            with one.client() as client:
+                token = client.http.headers["x-reef-token"]
+                mcp = {"type": "mcp", "server_url": "https://x.test", "headers": {"Authorization": f"Bearer {MCP_KEY}"}}
+                answer = client.call(asking(f"my key is {KEY} and {token}", tools=[mcp]))
+                assert KEY in answer.text, "what the provider says goes through as it is"
+                headers = {"authorization": f"Bearer {CLIENT_KEY}", "x-reef-token": token, "x-reef-scenario": "s"}
+                httpx.post(one.url + "/v1/chat/completions", json=asking("hi"), headers=headers)
+                with client.stream(asking("hi")) as response:
+                    assert KEY in response.read().decode()
+                httpx.post(
+                    one.url + "/v1/chat/completions", json=asking("hi"), headers={"authorization": f"Bearer {KEY}x"}
+                )
+                client.get("/reef/status")
+            assert one.child is not None
+            listed = subprocess.run(
+                ["ps", "-ww", "-o", "args=", "-p", str(one.child.pid)], capture_output=True, text=True
+            )
+            assert "serve" in listed.stdout and KEY not in listed.stdout and token not in listed.stdout
+            sent = [json.dumps([seen.headers, seen.raw.decode()]) for seen in upstream.seen]
+        finally:
+            one.stop()
+    assert MCP_KEY in sent[0] and f"my key is {KEY}" in sent[0], "the provider gets the body untouched"
+    assert all(KEY in one for one in sent) and not any(CLIENT_KEY in one for one in sent)
+    assert files_with(home, token) == ["token"]
+    assert [files_with(home, canary) for canary in (KEY, CLIENT_KEY, MCP_KEY)] == [[], [], []]
+
+
+def test_what_agents_ask_beside_their_turns_is_no_turn(tmp_path: Path) -> None:
+    plain = Script([json.dumps(ANSWER).encode()], headers=JSON)
+    broken = Script([b"{}"], status=500, headers=JSON)
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    with (
+        provider(plain, plain, broken, plain, plain) as upstream,
+        daemon(tmp_path, reef_upstream_url=upstream.url) as one,
+        one.client() as client,
+    ):
+        title = receipt(client, asking("a title for this"), agent="opencode/1.18 ai-sdk/5")
+        turn = receipt(client, asking("do it", tools=tools), agent="opencode/1.18 ai-sdk/5")
+        failed = receipt(client, asking("go on", tools=tools), agent="opencode/1.18 ai-sdk/5")
+        first = receipt(client, asking("again", tools=tools))
+        second = receipt(client, asking("again", tools=tools), **{"x-stainless-retry-count": "1"})
+        assert client.record(title)["meta"]["helper"] == "no_tools"
+        assert client.record(second)["meta"]["retry_of"] == first
+        assert client.record(failed)["state"] == "failed"
+        assert client.report(score=1.0, session="run")["references"] == [turn, second]
+
+
+def receipt(client: ReefClient, body: dict[str, Any], *, agent: str = "tests", **headers: str) -> str:
+    headers = {"x-reef-session": "run", "user-agent": agent, **headers}
+    return client.http.post("/v1/chat/completions", json=body, headers=headers).headers["x-reef-agent-record-id"]
+
+
+def test_a_beta_the_server_does_not_know_is_named_and_can_be_dropped(tmp_path: Path) -> None:
+    refusal = {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": "Unexpected value(s) for the `anthropic-beta` header"},
+    }
+    refused = Script([json.dumps(refusal).encode()], status=400, headers=JSON)
+    body = asking("hi", max_tokens=5)
+    beta = {"anthropic-beta": "new-1, old-2"}
+    with provider(refused) as upstream, daemon(tmp_path, reef_upstream_url=upstream.url) as one, one.client() as client:
+        answer = client.http.post("/v1/messages", json=body, headers=beta)
+        assert (answer.status_code, answer.json()) == (400, refusal)
+        assert dict(upstream.seen[-1].headers)["anthropic-beta"] == "new-1, old-2"
+        reason = client.record(answer.headers["x-reef-agent-record-id"])["reason"]
+        assert reason["code"] == "upstream_400" and "reef.upstream_drop_beta" in reason["message"]
+        one.stop()
+        one.settings["reef.upstream_drop_beta"] = "new-1"
+        one.start()
+        with one.client() as client:
+            client.http.post("/v1/messages", json=body, headers=beta)
+        assert dict(upstream.seen[-1].headers)["anthropic-beta"] == "old-2"
