@@ -93,7 +93,7 @@ async def healthz(request: Request) -> Response:
     """200 when the first call would be served, 503 while starting or after a failed start."""
     services = _services(request)
     if services.ready:
-        return json_response({"status": "degraded" if services.last_store_error else "ok"})
+        return json_response({"status": "degraded" if services.degraded else "ok"})
     return json_response({"status": "failed" if services.failure else "starting"}, 503)
 
 

@@ -40,6 +40,9 @@ from reef.train.torch_runtime.settings import TrainSettings
 
 log = logging.getLogger("reef.daemon")
 
+_RESERVE_BYTES = 4 * 2**20
+"""Room for bookkeeping on a disk that is full."""
+
 routes = [*gateway.routes, *reports.routes, *admin.routes, *metrics.routes, *openapi.routes]
 
 
@@ -60,7 +63,8 @@ def build_app(config: Config, token: str) -> Starlette:
         )
     backend = _backend(config, engine, serving)
     config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    records = RecordStore(Store(config.home / "reef.db"), read_response=read_response)
+    store = Store(config.home / "reef.db", reserve_bytes=_RESERVE_BYTES)
+    records = RecordStore(store, read_response=read_response)
     chain = ReleaseChain(records.store)
     scenarios = Scenarios(
         records,
@@ -75,6 +79,7 @@ def build_app(config: Config, token: str) -> Starlette:
     limits = Limits(config.service.retention_days, config.service.retention_gb, config.service.keep_releases)
     retention = Retention(records.store, config.home, limits)
     services = Services(config, token, records, chain, bus, recipe, backend, scenarios, engine, retention)
+    store.on_trouble = services.store_trouble
     direct = dict.fromkeys(ROUTES, gateway.answer) | {"/reef/report": reports.report}
     app = Starlette(
         routes=routes,

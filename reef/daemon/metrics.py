@@ -68,7 +68,7 @@ def _daemon(services: Services) -> Iterator[Metric]:
     yield GaugeMetricFamily("reef_store_queue_depth", "Writes that wait for the next transaction.", store.waiting)
     yield GaugeMetricFamily("reef_store_bytes", "Size of the database and its log.", store.size_bytes())
     yield GaugeMetricFamily(
-        "reef_store_degraded", "1 while answers go out without a receipt.", int(services.last_store_error is not None)
+        "reef_store_degraded", "1 while answers go out without a receipt.", int(services.degraded is not None)
     )
     yield CounterMetricFamily(
         "reef_unrecorded_answers", "Answers that went out without a receipt.", services.unrecorded

@@ -229,12 +229,13 @@ async def _disconnect(receive: Receive) -> None:
 async def complete(
     services: Services, scenario: Scenario, exchange: Exchange, finish: Finish, delivery: Delivery, recorded: bool
 ) -> None:
-    """Complete an open row; when the store fails now it stays open, and the next start marks it aborted."""
+    """Complete an open row; when the store fails now it is marked aborted as soon as it can be."""
     if not recorded:
         return
     try:
         await asyncio.wrap_future(services.records.submit_exchange(exchange, finish, delivery, opened=True))
     except (StoreFull, Unavailable) as error:
+        services.records.abandon(exchange.record_id, f"{error.code}: the answer's end could not be stored")
         services.unrecorded_header(error)
         return
     services.last_store_error = None

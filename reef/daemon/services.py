@@ -85,6 +85,20 @@ class Services:
         """The error while the engine is starting."""
         return Unavailable("reef is starting", hint="wait for: reef status", code="starting")
 
+    @property
+    def degraded(self) -> str | None:
+        """Why answers go out without a receipt now, None while all is well."""
+        trouble = self.records.store.trouble
+        return self.last_store_error if trouble is None else trouble.message
+
+    def store_trouble(self, trouble: ReefError | None) -> None:
+        """The store takes no rows from now on, or takes them again (None); said on its thread."""
+        if trouble is None:
+            self.last_store_error = None
+            self.records.end_abandoned()
+        self.retention.wake()
+        self.bus.publish("store", None, trouble=None if trouble is None else trouble.code)
+
     def keep(self, future: asyncio.Future[Any]) -> None:
         """Hold a reference until a background piece of work is done."""
         self.background.add(future)

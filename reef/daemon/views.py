@@ -164,7 +164,7 @@ def status_view(services: Services) -> dict[str, Any]:
             "commits": store.commits,
             "fsync_ms": round(store.fsync_ms, 2),
             "unrecorded": services.unrecorded,
-            "degraded": services.last_store_error,
+            "degraded": services.degraded,
         },
         "scenarios": [scenario_view(services, row) for row in services.chain.scenarios()],
     }

@@ -5,6 +5,7 @@ Knows nothing of how a row is written (records.writing does) or of what a body m
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from reef.core.records_types import AgentRecord, Delivery, Finish, RecordState, RequestType
-from reef.errors import Conflict, NotFound, Unavailable
+from reef.errors import Conflict, NotFound, StoreFull, Unavailable
 from reef.records.values import Exchange, Mark, ResponseReader, Row
-from reef.records.writing import NEXT_REV, insert_record, make_scenario, write_exchange
+from reef.records.writing import abort_open, insert_record, make_scenario, write_exchange
 from reef.store import Store
 from reef.store.bodies import join_tensors, read_body
 
@@ -33,6 +34,7 @@ class RecordStore:
         self.store = store if isinstance(store, Store) else Store(Path(store) if store is not None else None)
         self._read_response = read_response
         self._scenario_ids: dict[str, int] = {}
+        self._abandoned: dict[str, str] = {}
 
     # -- writing
 
@@ -71,7 +73,27 @@ class RecordStore:
         """
 
         put = self.store.segments.put
-        return self.store.submit(partial(write_exchange, self._scenario_ids, put, exchange, finish, delivery, opened))
+        work = partial(write_exchange, self._scenario_ids, put, exchange, finish, delivery, opened)
+        return self.store.submit(work, opened)
+
+    def abandon(self, record_id: str, reason: str) -> None:
+        """Mark an open row aborted whose answer could not be stored: now, or by ``end_abandoned`` when that is possible."""
+        self._abandoned[record_id] = reason
+        self.end_abandoned()
+
+    def end_abandoned(self) -> None:
+        """Try again to end what ``abandon`` was told; reports that wait for such a row get their answer then."""
+        ends = [(reason, record_id) for record_id, reason in self._abandoned.copy().items()]
+        if not ends:
+            return
+
+        def done(future: Future[None]) -> None:
+            if future.exception() is None:
+                for _, record_id in ends:
+                    self._abandoned.pop(record_id, None)
+
+        with contextlib.suppress(StoreFull, Unavailable):
+            self.store.submit(partial(abort_open, ends), True).add_done_callback(done)
 
     def self_test(self) -> None:
         """Store a body and read it back, and leave nothing of it; raises Unavailable when it comes back otherwise."""
@@ -95,12 +117,8 @@ class RecordStore:
         """Mark rows that a dead daemon left open as aborted; returns how many."""
 
         def work(db: sqlite3.Connection) -> int:
-            rows = db.execute("SELECT seq, scenario_id FROM records WHERE state = 'open'").fetchall()
-            for seq, scenario_id in rows:
-                db.execute(
-                    f"UPDATE records SET state = 'aborted', reason = ?, rev = {NEXT_REV} WHERE seq = ?",
-                    (reason, scenario_id, seq),
-                )
+            rows = db.execute("SELECT id FROM records WHERE state = 'open' ORDER BY seq").fetchall()
+            abort_open([(reason, row[0]) for row in rows], db)
             return len(rows)
 
         return self.store.write(work)

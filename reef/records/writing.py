@@ -49,6 +49,15 @@ def make_scenario(db: sqlite3.Connection, name: str) -> int:
     return made.lastrowid
 
 
+def abort_open(ends: Sequence[tuple[str, str]], db: sqlite3.Connection) -> None:
+    """Make open rows final without an answer; ``ends`` are reasons and record ids."""
+    db.executemany(
+        "UPDATE records SET state = 'aborted', reason = ?, rev = (SELECT COALESCE(MAX(r.rev), 0) + 1 FROM records r"
+        " WHERE r.scenario_id = records.scenario_id) WHERE id = ? AND state = 'open'",
+        ends,
+    )
+
+
 def insert_record(
     db: sqlite3.Connection,
     record: AgentRecord,

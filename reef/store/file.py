@@ -138,7 +138,13 @@ class DatabaseFile:
         for leftover in ("", "-wal", "-shm"):
             fresh.with_name(fresh.name + leftover).unlink(missing_ok=True)
         os.close(os.open(fresh, os.O_CREAT | os.O_WRONLY, 0o600))
-        _close(self._connect(fresh))
+        connection = self._connect(fresh)
+        try:
+            connection.execute(
+                "PRAGMA wal_checkpoint(TRUNCATE)"
+            )  # by itself the end of a connection says nothing of failing
+        finally:
+            _close(connection)
         fresh.rename(self.path)
 
     def _connect(self, path: Path) -> sqlite3.Connection:

@@ -7,6 +7,7 @@ only touched when no live report names it. Called by daemon.app.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import sqlite3
 import threading
@@ -24,6 +25,12 @@ log = logging.getLogger("reef.retention")
 
 _BATCH = 500
 _EVERY_S = 600.0
+_SETTLE_S = 5.0
+_STEADY_S = 3600.0
+"""So long the clock must have gone steadily since the start before an age is believed."""
+_DISTRUST_S = 24 * 3600.0
+"""So long no age is believed after the clock has jumped."""
+_JUMP_S = 600.0
 _ORPHAN_AGE_S = 24 * 3600.0
 """An artifact without a release may belong to a step that a crash interrupted and that is about to be found again."""
 
@@ -52,13 +59,23 @@ class Purged:
 
 
 def sweep(
-    store: Store, home: Path, limits: Limits, now_s: float, *, go_on: Callable[[], bool] = lambda: True
+    store: Store,
+    home: Path,
+    limits: Limits,
+    now_s: float,
+    *,
+    ages: bool = True,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Purged:
-    """One pass over everything that has a limit; it ends early, between two batches, once ``go_on`` says no."""
+    """One pass over everything that has a limit; it ends early, between two batches, once ``go_on`` says no.
+
+    Without ``ages`` nothing is removed for being old: ``now_s`` may be wrong.
+    """
     bodies = 0
-    if limits.days:
+    if limits.days and ages:
         before_s = now_s - limits.days * 86400
-        while go_on() and (done := store.write(partial(_purge_older, before_s, now_s))):
+        first_young = _first_young(store, before_s, now_s)
+        while go_on() and (done := store.write(partial(_purge_older, before_s, first_young, now_s))):
             bodies += done
     segments = _collect_segments(store) if bodies else 0
     while limits.size_gb and go_on() and _body_bytes(store) > limits.size_gb * 1e9:
@@ -68,15 +85,36 @@ def sweep(
             break
         bodies += done
         segments += _collect_segments(store)
-    return Purged(bodies, segments, _collect_artifacts(store, home, limits.keep_releases, now_s))
+    orphans_before_s = now_s - _ORPHAN_AGE_S if ages else 0.0
+    return Purged(bodies, segments, _collect_artifacts(store, home, limits.keep_releases, orphans_before_s))
+
+
+class SteadyClock:
+    """Tells whether the clock on the wall can be believed: one that was set wrong, or jumps, must not make things old."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, running: Callable[[], float] | None = None) -> None:
+        self._wall, self._running = wall, running or _since_boot
+        self._ahead = self._wall() - self._running()
+        self._believed_from = self._running() + _STEADY_S
+
+    def believed(self) -> bool:
+        """True once the clock has gone as fast as time does for long enough."""
+        ahead = self._wall() - self._running()
+        if abs(ahead - self._ahead) > _JUMP_S:
+            log.warning("the clock has jumped by %.0f s: nothing is removed for its age for a day", ahead - self._ahead)
+            self._believed_from = self._running() + _DISTRUST_S
+        self._ahead = ahead
+        return self._running() >= self._believed_from
 
 
 class Retention:
-    """Sweeps at the start and then every ten minutes until stopped."""
+    """Sweeps at the start and then every ten minutes until stopped; at once when the disk is full."""
 
     def __init__(self, store: Store, home: Path, limits: Limits) -> None:
         self._store, self._home, self._limits = store, home, limits
+        self._clock = SteadyClock()
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reef-retention", daemon=True)
 
     def start(self) -> None:
@@ -86,22 +124,44 @@ class Retention:
     def stop(self) -> None:
         """End after the batch in hand."""
         self._stop.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
+    def wake(self) -> None:
+        """Sweep soon: there is no room, or there is some again."""
+        self._wake.set()
+
     def _run(self) -> None:
+        self._guarded(self._sweep)
+        if self._stop.wait(_SETTLE_S):  # a start has other things to do than to read the whole file
+            return
+        self._guarded(self._store.check)
         while True:
-            try:
-                purged = sweep(
-                    self._store, self._home, self._limits, time.time(), go_on=lambda: not self._stop.is_set()
-                )
-                if purged != Purged(0, 0, 0):
-                    log.info("retention: %s", purged)
-                self._store.checkpoint()
-            except ReefError as error:  # the edge of the thread: a full disk must not end what can free it
-                log.warning("retention is tried again in %.0f s: %s", _EVERY_S, error)
-            if self._stop.wait(_EVERY_S):
+            self._wake.wait(_EVERY_S)
+            self._wake.clear()
+            if self._stop.is_set():
                 return
+            self._guarded(self._sweep)
+
+    def _sweep(self) -> None:
+        purged = sweep(
+            self._store,
+            self._home,
+            self._limits,
+            time.time(),
+            ages=self._clock.believed(),
+            go_on=lambda: not self._stop.is_set(),
+        )
+        if purged != Purged(0, 0, 0):
+            log.info("retention: %s", purged)
+        self._store.checkpoint()
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except ReefError as error:  # the edge of the thread: a full disk must not end what can free it
+            log.warning("housekeeping is tried again in %.0f s: %s", _EVERY_S, error)
 
 
 def _purge(db: sqlite3.Connection, seqs: list[int], now_s: float) -> int:
@@ -112,15 +172,27 @@ def _purge(db: sqlite3.Connection, seqs: list[int], now_s: float) -> int:
     return len(seqs)
 
 
-def _purge_older(before_s: float, now_s: float, db: sqlite3.Connection) -> int:
-    rows = db.execute(f"SELECT seq FROM records WHERE {_FREE} AND created_at < ? LIMIT ?", (before_s, _BATCH))
+def _first_young(store: Store, before_s: float, now_s: float) -> int:
+    """The first record, in the order of arrival, that is younger than ``before_s`` and not from the future."""
+    with store.reading() as db:
+        found = db.execute(
+            "SELECT MIN(seq) FROM records WHERE purged_at IS NULL AND created_at BETWEEN ? AND ?", (before_s, now_s)
+        ).fetchone()[0]
+        return int(found) if found is not None else 2**62
+
+
+def _purge_older(before_s: float, first_young: int, now_s: float, db: sqlite3.Connection) -> int:
+    """What arrived before ``first_young`` and says that it is old: what came later was stamped by a wrong clock."""
+    rows = db.execute(
+        f"SELECT seq FROM records WHERE {_FREE} AND created_at < ? AND seq < ? LIMIT ?", (before_s, first_young, _BATCH)
+    )
     return _purge(db, [row[0] for row in rows], now_s)
 
 
 def _purge_oldest(now_s: float, db: sqlite3.Connection) -> int:
-    """The oldest twentieth of what is left, so that a few rounds are enough however much there is."""
+    """The twentieth of what is left that came first, so that a few rounds are enough however much there is."""
     left = db.execute("SELECT COUNT(*) FROM records WHERE purged_at IS NULL").fetchone()[0]
-    rows = db.execute(f"SELECT seq FROM records WHERE {_FREE} ORDER BY created_at LIMIT ?", (max(_BATCH, left // 20),))
+    rows = db.execute(f"SELECT seq FROM records WHERE {_FREE} ORDER BY seq LIMIT ?", (max(_BATCH, left // 20),))
     return _purge(db, [row[0] for row in rows], now_s)
 
 
@@ -179,13 +251,13 @@ def _drop_segments(store: Store, unused: list[int], first_open: int, db: sqlite3
     return len(unused)
 
 
-def _collect_artifacts(store: Store, home: Path, keep: int, now_s: float) -> int:
+def _collect_artifacts(store: Store, home: Path, keep: int, orphans_before_s: float) -> int:
     """Remove files of old releases beyond ``keep`` and of steps that never became one."""
     with store.files:  # no rollback to one of them meanwhile
-        return _collect_files(store, home / "artifacts", keep, now_s)
+        return _collect_files(store, home / "artifacts", keep, orphans_before_s)
 
 
-def _collect_files(store: Store, artifacts: Path, keep: int, now_s: float) -> int:
+def _collect_files(store: Store, artifacts: Path, keep: int, orphans_before_s: float) -> int:
     with store.reading() as db:
         rows = db.execute(
             "SELECT scenario_id, content_id, release_id, state FROM releases ORDER BY scenario_id, seq DESC"
@@ -209,16 +281,22 @@ def _collect_files(store: Store, artifacts: Path, keep: int, now_s: float) -> in
     for folder in artifacts.glob("*"):
         if folder.name.startswith(".") or folder.name in kept or not folder.is_dir():
             continue
-        if folder.name not in known and now_s - _changed_at(folder, now_s) < _ORPHAN_AGE_S:
+        if folder.name not in known and _changed_at(folder) >= orphans_before_s:
             continue
         shutil.rmtree(folder, ignore_errors=True)
         removed += 1
     return removed
 
 
-def _changed_at(folder: Path, now_s: float) -> float:
-    """When ``folder`` was last written; now when a step has just removed it."""
+def _changed_at(folder: Path) -> float:
+    """When ``folder`` was last written; never when a step has just removed it."""
     try:
         return folder.stat().st_mtime
     except FileNotFoundError:
-        return now_s
+        return math.inf
+
+
+def _since_boot() -> float:
+    """Seconds that no one can set, sleep of the machine included where the system counts it."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)

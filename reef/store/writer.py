@@ -145,7 +145,7 @@ class Writer:
                     future.set_exception(self._failed(store_error(error, self._file.path)))
             if batch := [item for item in batch if not item[2]]:
                 self._commit(batch)
-            if self._hurt or self._refusal is not None or self.commits % _LOOK_EVERY == 0:
+            if not self._broken and (self._hurt or self._refusal is not None or self.commits % _LOOK_EVERY == 0):
                 self._tend(self._look)
 
     def _commit(self, batch: list[_Item], tries: int = 1) -> None:
@@ -209,10 +209,12 @@ class Writer:
         with self._door:
             if self._closed:
                 return
-            before, self._refusal = self._refusal, error
+            before = self._refusal
+            if before is None or error is None or before.code != error.code:
+                self._refusal = error
         if error is not None:
             self._quiet_s = _POLL_S
-            if before is None or before.message != error.message:
+            if self._refusal is error:
                 log.error("no rows are taken: %s", error.message)
                 self._on_trouble(error)
         elif before is not None or self._hurt:
@@ -233,7 +235,7 @@ class Writer:
         """Nobody waits: move the log, and wait longer next time."""
         moved = self._upkeep.move_log(self._connection)
         self._quiet_s = None if moved else _STARVED_S
-        self._look()
+        self._look()  # which shortens it again while the disk is full
 
     def _mend(self) -> bool:
         """Write nothing until the file has been opened again and checked; True when the store closes before."""
