@@ -11,14 +11,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from reef.client import ReefClient
 from reef.inference.testing import Script, ScriptedProvider
 from reef.launch import spawn, stop, wait_ready
 
 WAIT_S = 120.0
-P = TypeVar("P", bound=ScriptedProvider)
+
+
+class Served(Protocol):
+    """Something that serves while its context is open."""
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(self, *_: Any) -> None: ...
+
+
+P = TypeVar("P", bound=Served)
 
 
 def eventually(check: Callable[[], Any], wait_s: float = WAIT_S) -> Any:

@@ -68,7 +68,7 @@ def join_chat(raw: bytes) -> Joined:
         for key, value in chunk.items():
             if key != "choices" and (value is not None or key not in body):
                 body[key] = value
-    if not body:
+    if not body and not choices:
         return Joined(None, done and error is None and not flags, error, tuple(flags))
     if body.get("object") == "chat.completion.chunk":
         body["object"] = "chat.completion"

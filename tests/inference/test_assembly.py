@@ -204,6 +204,14 @@ def test_an_empty_call_list_is_no_call_and_halves_of_a_pair_meet() -> None:
     assert read_chat(raw).body["choices"][0]["message"] == {"content": "ok 😀"}  # type: ignore[index]
 
 
+def test_chunks_that_hold_nothing_but_their_choice_are_read() -> None:
+    raw = b'data: {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    read = assemble("chat", "text/event-stream", raw)
+    assert read.complete and read.body == {
+        "choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}]
+    }
+
+
 def test_a_finish_reason_is_never_made_up() -> None:
     assert read_chat(chat({"content": "a"}, finish=None, done=False)).finish_reason is None
     assert not read_chat(chat({"content": "a"}, finish=None, done=False)).complete
