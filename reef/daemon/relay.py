@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -62,6 +62,8 @@ class Relay(Response):
         self._events = _is_event_stream(headers)
         self._headers_were_late = not pending.done()
         self._first_ms: float | None = None
+        self._heard_s = time.monotonic()
+        self._sending = False
         self._took_s: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,12 +86,14 @@ class Relay(Response):
         got: Answer | None = None
         reason: str | None = "client_gone"
         held = b""
+        bridging = asyncio.ensure_future(self._bridge(send))
         try:
-            got = await self._answer(send)
+            got = await self._pending
             held, reason = await self._pass_on(send, got)
         except ReefError as error:
             reason, held = error.code, self._waiting + self._told(error)
         finally:
+            bridging.cancel()
             closing = asyncio.ensure_future(self._record(got, reason))
             self._services.keep(closing)
             await asyncio.shield(closing)
@@ -119,14 +123,6 @@ class Relay(Response):
         """``error`` as the stream's last event; nothing where an event would not be understood."""
         return error_event(self._call.route, error) if self._events else b""
 
-    async def _answer(self, send: Send) -> Answer:
-        """The upstream's headers; comments keep the client's connection alive while they are not there."""
-        while not self._pending.done():
-            await asyncio.wait((self._pending,), timeout=self._services.keepalive_s)
-            if not self._pending.done():
-                await self._comment(send)
-        return self._pending.result()
-
     async def _pass_on(self, send: Send, got: Answer) -> tuple[bytes, str | None]:
         """Relay slices; returns the held-back end and why the stream is not whole (None when it is)."""
         if self._headers_were_late:
@@ -134,24 +130,24 @@ class Relay(Response):
             if got.status >= 300 or not _is_event_stream(got.headers):
                 return await self._too_late(got)
         marks = _END_MARKS[self._call.route]
-        async for chunk in self._alive(send, got.slices()):
+        async for chunk in got.slices():
+            self._heard_s = time.monotonic()
             if self._first_ms is None:
                 self._first_ms = (time.perf_counter() - self._started) * 1000
             before = len(self._sent)
             self._sent += chunk
+            cut = _end_at(self._sent, before, marks) if self._events else None
+            start = len(self._sent) if cut is None else max(cut, before)
+            passed = bytes(self._sent[before:start]) if cut is not None else chunk
             if not self._events:
-                await send({"type": "http.response.body", "body": self._waiting, "more_body": True})
-                self._waiting = chunk
-                continue
-            cut = _end_at(self._sent, before, marks)
-            if cut is None:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                continue
-            start = max(cut, before)
-            if start > before:
-                await send({"type": "http.response.body", "body": bytes(self._sent[before:start]), "more_body": True})
-            await self._read_on(got, cut)
-            return bytes(self._sent[start:]), None
+                passed, self._waiting = self._waiting, chunk
+            if passed:
+                self._sending = True
+                await send({"type": "http.response.body", "body": passed, "more_body": True})
+                self._sending = False
+            if cut is not None:
+                await self._read_on(got, cut)
+                return bytes(self._sent[start:]), None
         finish = got.finish(bytes(self._sent))
         if finish.state is RecordState.INCOMPLETE and self._events:
             error = ReefError("the model's server ended the stream before its end", code=finish.reason or "no_end_mark")
@@ -181,27 +177,19 @@ class Relay(Response):
         error = UpstreamError(f"the model's server answered {got.status}: {said}", code=code)
         return self._told(error), error.code
 
-    async def _alive(self, send: Send, slices: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """``slices``, with a comment to the client whenever the upstream is silent for long."""
-        upcoming: asyncio.Future[bytes] | None = None
-        try:
-            while True:
-                upcoming = asyncio.ensure_future(anext(slices))
-                while not upcoming.done():
-                    await asyncio.wait((upcoming,), timeout=self._services.keepalive_s)
-                    if not upcoming.done():
-                        await self._comment(send)
-                try:
-                    chunk = upcoming.result()
-                except StopAsyncIteration:
-                    return
-                yield chunk
-        finally:
-            if upcoming is not None and not upcoming.done():
-                upcoming.cancel()
+    async def _bridge(self, send: Send) -> None:
+        """A comment to the client whenever the upstream has been silent for long, before its headers as between events."""
+        while True:
+            left_s = self._heard_s + self._services.keepalive_s - time.monotonic()
+            if left_s > 0:
+                await asyncio.sleep(left_s)
+            else:
+                self._heard_s = time.monotonic()
+                await self._comment(send)
 
     async def _comment(self, send: Send) -> None:
-        if not self._events or (self._sent and not self._sent.endswith((b"\n\n", b"\r\n\r\n"))):
+        whole = not self._sent or self._sent.endswith((b"\n\n", b"\r\n\r\n"))
+        if not self._events or not whole or self._sending:
             return  # never inside an event, and never in a body that has no events
         comment = b'event: ping\ndata: {"type": "ping"}\n\n' if self._call.route == "messages" else b": keep-alive\n\n"
         await send({"type": "http.response.body", "body": comment, "more_body": True})
