@@ -5,7 +5,6 @@ Knows nothing of how a row is written (records.writing does) or of what a body m
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from reef.core.records_types import AgentRecord, Delivery, Finish, RecordState, RequestType
-from reef.errors import Conflict, NotFound, StoreFull, Unavailable
+from reef.errors import Conflict, NotFound, Unavailable
 from reef.records.values import Exchange, Mark, ResponseReader, Row
 from reef.records.writing import abort_open, insert_record, make_scenario, write_exchange
 from reef.store import Store
@@ -92,8 +91,7 @@ class RecordStore:
                 for _, record_id in ends:
                     self._abandoned.pop(record_id, None)
 
-        with contextlib.suppress(StoreFull, Unavailable):
-            self.store.submit(partial(abort_open, ends), True).add_done_callback(done)
+        self.store.submit(partial(abort_open, ends), True).add_done_callback(done)
 
     def self_test(self) -> None:
         """Store a body and read it back, and leave nothing of it; raises Unavailable when it comes back otherwise."""

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import sqlite3
+import zlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 import orjson
 import zstandard
 
-from reef.errors import BadRequest
+from reef.errors import BadRequest, Unavailable
 
 _SHARE_FROM_BYTES = 64
 _TENSOR_CHUNK = 256
@@ -147,7 +148,7 @@ class Segments:
     def __init__(self, remember: int = 50_000) -> None:
         self._known: OrderedDict[bytes, int] = OrderedDict()
         self._remember = remember
-        self._compress = zstandard.ZstdCompressor(level=3).compress
+        self._compress = zstandard.ZstdCompressor(level=3, write_checksum=True).compress
 
     def put(self, db: sqlite3.Connection, segments: Sequence[Segment]) -> bytes | None:
         """Store what is new and return the manifest for the record's row; None for an empty body."""
@@ -166,7 +167,7 @@ class Segments:
                 row = db.execute("SELECT id FROM segments WHERE hash = ?", (key,)).fetchone()
                 if row is None:
                     packed = self._compress(data)
-                    packed = b"\x01" + packed if len(packed) < len(data) else b"\x00" + data
+                    packed = b"\x01" + packed if len(packed) < len(data) else _plain(data)
                     known = db.execute("INSERT INTO segments(hash, data) VALUES (?, ?)", (key, packed)).lastrowid or 0
                 else:
                     known = int(row[0])
@@ -176,19 +177,42 @@ class Segments:
             entries.append(known)
         manifest = orjson.dumps(entries) + b"\n" + bytes(literal)
         packed = self._compress(manifest)
-        return b"\x01" + packed if len(packed) < len(manifest) else b"\x00" + manifest
+        return b"\x01" + packed if len(packed) < len(manifest) else _plain(manifest)
 
     def forget(self) -> None:
         """Drop the memory of hashes: a rollback or a purge may have taken their rows away."""
         self._known.clear()
 
 
+def _plain(data: bytes) -> bytes:
+    """What does not get shorter, with a checksum of its own: SQLite has none."""
+    return b"\x02" + zlib.crc32(data).to_bytes(4, "big") + data
+
+
 def _unpack(data: bytes) -> bytes:
-    return zstandard.ZstdDecompressor().decompress(data[1:]) if data[:1] == b"\x01" else data[1:]
+    """The bytes that were packed; raises Unavailable when they are not those any more."""
+    if data[:1] == b"\x01":
+        try:
+            return zstandard.ZstdDecompressor().decompress(data[1:])
+        except zstandard.ZstdError as error:
+            raise _garbled(str(error)) from error
+    if data[:1] == b"\x00":  # written before there was a checksum
+        return data[1:]
+    if data[:1] != b"\x02" or zlib.crc32(data[5:]).to_bytes(4, "big") != data[1:5]:
+        raise _garbled("its checksum is another one")
+    return data[5:]
+
+
+def _garbled(why: str) -> Unavailable:
+    return Unavailable(
+        f"the stored bytes of a record are damaged: {why}",
+        hint="see what else is: reef verify; the others can be read; restore a backup: reef restore",
+        code="store_damaged",
+    )
 
 
 def read_body(db: sqlite3.Connection, manifest: bytes | None) -> bytes:
-    """The exact bytes of a body; empty for none."""
+    """The exact bytes of a body; empty for none. Raises Unavailable when they are not whole."""
     if manifest is None:
         return b""
     head, _, literal = _unpack(manifest).partition(b"\n")
@@ -200,6 +224,8 @@ def read_body(db: sqlite3.Connection, manifest: bytes | None) -> bytes:
         marks = ",".join("?" * len(some))
         for segment_id, data in db.execute(f"SELECT id, data FROM segments WHERE id IN ({marks})", some):
             found[segment_id] = _unpack(data)
+    if missing := set(wanted) - found.keys():
+        raise _garbled(f"{len(missing)} of its parts are gone")
     parts: list[bytes] = []
     at = 0
     for entry in entries:

@@ -86,17 +86,20 @@ class Writer:
         """Run ``work`` in a transaction; the future has its result once that is on disk. Cancelling it changes nothing.
 
         ``spare`` work may use the room that is reserved: small bookkeeping, which frees space or ends what has begun.
-        ``between`` runs it outside any transaction instead (checkpoints). Raises Unavailable when the queue is full or
-        closed or the disk has failed, StoreFull when the disk is full.
+        ``between`` runs it outside any transaction instead (checkpoints). The future fails with Unavailable when the queue
+        is full or closed or the disk has failed, with StoreFull when the disk is full.
         """
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # from here on nobody can cancel it: the row is written in any case
         with self._door:  # nothing may get behind the mark that ends the thread: nobody would ever answer it
             if self._refusal is not None and not (spare and type(self._refusal) is StoreFull):
-                raise again(self._refusal)
-            if self._queue.qsize() >= self._capacity:
-                raise Unavailable("the store's queue is full", hint="slow down and retry", code="queue_full")
-            self._queue.put((work, future, between))
+                future.set_exception(again(self._refusal))
+            elif self._queue.qsize() >= self._capacity:
+                future.set_exception(
+                    Unavailable("the store's queue is full", hint="slow down and retry", code="queue_full")
+                )
+            else:
+                self._queue.put((work, future, between))
         return future
 
     def stop_writing(self, error: ReefError) -> None:

@@ -9,11 +9,13 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from reef.core.artifacts import ArtifactRef, artifact_path
+from reef.errors import BadConfig
 from reef.train.torch_runtime.modelfiles import hash_file, read_json
 
 MANIFEST = "manifest.json"
@@ -55,6 +57,8 @@ def keep(home: Path, folder: Path, content_id: str, manifest: Mapping[str, Any])
         _sync(file)
     _sync(folder)
     target = artifact_path(home, content_id)
+    if target.exists() and damage(home, content_id) is not None:
+        target.rename(target.with_name(f".damaged-{content_id}-{time.time_ns()}"))  # kept, for whoever wants to look
     if target.exists():
         shutil.rmtree(folder)
     else:
@@ -70,10 +74,37 @@ def size_bytes(folder: Path) -> int:
 
 def find_step(home: Path, step_id: str) -> dict[str, Any] | None:
     """The manifest of the artifact that ``step_id`` made, None when there is none."""
-    for path in (home / "artifacts").glob(f"*/{MANIFEST}"):
-        manifest = read_json(path)
+    for path in (home / "artifacts").glob(f"[!.]*/{MANIFEST}"):
+        try:
+            manifest = read_json(path)
+        except BadConfig:  # garbled: what it was is told where it is to be served
+            continue
         if manifest.get("step_id") == step_id:
             return manifest
+    return None
+
+
+def damage(home: Path, content_id: str, *, everything: bool = False) -> str | None:
+    """What is wrong with an artifact that is there, None for nothing: its files against the hashes in its manifest.
+
+    The optimizer's state, which is not served and is the biggest file, only with ``everything``.
+    """
+    folder = artifact_path(home, content_id)
+    try:
+        listed = read_json(folder / MANIFEST).get("files")
+    except (BadConfig, OSError) as error:
+        return f"{MANIFEST} cannot be read: {error}"
+    if not isinstance(listed, dict):
+        return f"{MANIFEST} lists no files"
+    for name, expected in listed.items():
+        if name == OPTIMIZER and not everything:
+            continue
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        digest = hashlib.sha256()
+        hash_file(folder / name, digest)
+        if digest.hexdigest() != expected:
+            return f"{name} is not what was written"
     return None
 
 

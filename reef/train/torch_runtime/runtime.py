@@ -46,6 +46,7 @@ class TorchRuntime:
         self._deaths: dict[str, int] = {}
         self._loaded: dict[str, list[str]] = {}
         self._full_scenario: str | None = None
+        self._looked_through: set[str] = set()
 
     # -- life
 
@@ -218,9 +219,11 @@ class TorchRuntime:
         base = self._model()[1]
         if parent.content_id == base:
             return None
+        try:
+            self._whole(parent.content_id)
+        except (BadConfig, NotFound) as error:
+            return f"{error.message}; roll back to a release that has its files"
         manifest = artifacts.read_manifest(self.home, parent.content_id)
-        if not manifest:
-            return f"the files of {parent.release_id} are gone; roll back to a release that has its files"
         if manifest["base_content_id"] != base:
             return f"{parent.release_id} has another base model; {_OTHER_BASE}"
         was, now = manifest["settings"], self.settings.as_dict()
@@ -240,11 +243,8 @@ class TorchRuntime:
         base = self._model()[1]
         if content_id == base:
             return self.model_folder
+        self._whole(content_id)
         manifest = artifacts.read_manifest(self.home, content_id)
-        if not manifest:
-            raise NotFound(
-                f"the files of release content {content_id} are gone", hint="go back to another release: reef rollback"
-            )
         if manifest["base_content_id"] != base:
             raise BadConfig(f"{content_id} was trained from another base model", hint=_OTHER_BASE)
         if manifest["mode"] != self.settings.mode:
@@ -252,6 +252,22 @@ class TorchRuntime:
                 f"{content_id} was trained with training.mode {manifest['mode']}, the settings say {self.settings.mode}"
             )
         return artifact_path(self.home, content_id).resolve()
+
+    def _whole(self, content_id: str) -> None:
+        """Raise NotFound when the artifact is gone or damaged; each is looked through once."""
+        if not artifact_path(self.home, content_id).is_dir():
+            raise NotFound(
+                f"the files of release content {content_id} are gone", hint="go back to another release: reef rollback"
+            )
+        if content_id in self._looked_through:
+            return
+        if (wrong := artifacts.damage(self.home, content_id)) is not None:
+            raise NotFound(
+                f"the files of release content {content_id} are damaged: {wrong}",
+                hint="nothing was deleted; go back to another release: reef rollback, or restore a backup: reef restore",
+                code="artifact_damaged",
+            )
+        self._looked_through.add(content_id)
 
     def _load(self, release: Release) -> str | None:
         """Bring the release's weights into the engine; the adapter's name, None for whole weights."""
