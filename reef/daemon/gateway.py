@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
-import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +44,9 @@ _SESSION_HEADERS = (
 )
 
 
+_ids = (
+    random.Random()
+)  # seeded by the system; asking it for every id lets another thread take the interpreter each time
 _AGENTS = ("claude-cli/", "opencode/", "codex", "pi/", "GeminiCLI/", "QwenCode/")
 """Coding agents, whose own turns always offer tools: a call of theirs without any is a title, a summary or a probe."""
 
@@ -83,7 +86,7 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
         raise BadRequest("no x-reef-scenario header", hint="name the workload, e.g. x-reef-scenario: my-agent")
     named = next((found[name] for name in _SESSION_HEADERS if found.get(name)), None) or body.get("prompt_cache_key")
     session = named[:200].encode("utf-8", "replace").decode() if isinstance(named, str) else None
-    path, record_id, stream = request.scope["path"], uuid.uuid4().hex, body.get("stream") is True
+    path, record_id, stream = request.scope["path"], f"{_ids.getrandbits(128):032x}", body.get("stream") is True
     agent = found.get("user-agent", "")[:120]
     meta |= {"route": ROUTES.get(path, ""), "stream": stream, "client": agent}
     if agent.startswith(_AGENTS) and not body.get("tools") and not services.train_helper_calls:

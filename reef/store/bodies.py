@@ -14,6 +14,7 @@ import zlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from json import JSONDecoder, scanner
 from typing import Any
 
@@ -25,6 +26,8 @@ from reef.errors import BadRequest, Unavailable
 _SHARE_FROM_BYTES = 64
 _TENSOR_CHUNK = 256
 _SKIP: Callable[[str, int], re.Match[str]] = re.compile(r"[ \t\n\r]*").match  # type: ignore[assignment]
+_MARK: Callable[[str, int], re.Match[str]] = re.compile(r"[ \t\n\r]*(.?)[ \t\n\r]*", re.DOTALL).match  # type: ignore[assignment]
+"""The next sign with the space around it; an empty one at the end of the text."""
 _SCAN: Callable[[str, int], tuple[Any, int]] = scanner.make_scanner(JSONDecoder())  # type: ignore[arg-type]
 
 Segment = tuple[bool, bytes]
@@ -38,8 +41,7 @@ def split_json(raw: bytes) -> tuple[Any, list[Segment]]:
     One pass and one function, because it is on the path of every request: the C scanner parses each value and says where
     it ends; only the top level and its arrays are walked here.
     """
-    segments: list[Segment] = []
-    text, at, kept = "", 0, 0
+    text, at, cuts = "", 0, [0]
     try:
         text = raw.decode()
         at = _SKIP(text, 0).end()
@@ -48,39 +50,36 @@ def split_json(raw: bytes) -> tuple[Any, list[Segment]]:
         else:
             value = {}
             at = _SKIP(text, at + 1).end()
-            more = text[at : at + 1] != "}"
-            while more:
+            sign = "," if text[at : at + 1] != "}" else ""
+            while sign == ",":
                 key, at = _SCAN(text, at)
-                at = _SKIP(text, at).end()
-                if type(key) is not str or text[at : at + 1] != ":":
+                mark = _MARK(text, at)
+                if type(key) is not str or mark[1] != ":":
                     raise StopIteration(at)
-                at = _SKIP(text, at + 1).end()
-                inside: list[Any] | None = [] if text[at : at + 1] == "[" else None
-                if inside is not None:
-                    value[key] = inside
-                    at = _SKIP(text, at + 1).end()
-                while inside is None or text[at : at + 1] != "]":
-                    start = at
-                    item, at = _SCAN(text, at)
+                at = start = mark.end()
+                if text[at : at + 1] != "[":
+                    value[key], at = _SCAN(text, at)
                     if at - start >= _SHARE_FROM_BYTES:
-                        if start > kept:
-                            segments.append((False, text[kept:start].encode()))
-                        segments.append((True, text[start:at].encode()))
-                        kept = at
-                    if inside is None:
-                        value[key] = item
-                        break
-                    inside.append(item)
-                    at = _SKIP(text, at).end()
-                    if text[at : at + 1] == ",":
-                        at = _SKIP(text, at + 1).end()
-                        if text[at : at + 1] == "]":
-                            raise StopIteration(at)
-                    elif text[at : at + 1] != "]":
+                        cuts += (start, at)
+                else:
+                    items = value[key] = []
+                    at = _SKIP(text, at + 1).end()
+                    sign = "," if text[at : at + 1] != "]" else ""
+                    while sign == ",":
+                        start = at
+                        item, at = _SCAN(text, at)
+                        items.append(item)
+                        if at - start >= _SHARE_FROM_BYTES:
+                            cuts += (start, at)
+                        mark = _MARK(text, at)
+                        sign = mark[1]
+                        at = mark.end() if sign == "," else mark.start(1)
+                    if text[at : at + 1] != "]":
                         raise StopIteration(at)
-                at = _SKIP(text, at if inside is None else at + 1).end()
-                more = text[at : at + 1] == ","
-                at = _SKIP(text, at + 1).end() if more else at
+                    at += 1
+                mark = _MARK(text, at)
+                sign = mark[1]
+                at = mark.end() if sign == "," else mark.start(1)
             if text[at : at + 1] != "}":
                 raise StopIteration(at)
             at += 1
@@ -96,9 +95,12 @@ def split_json(raw: bytes) -> tuple[Any, list[Segment]]:
         raise BadRequest(f"the body is not JSON: {where}", hint="send a JSON object") from None
     except ValueError as error:  # what is left: a whole number of more digits than Python reads
         raise BadRequest(f"a number of the body cannot be read: {error}", hint="send it as text") from None
-    if kept < len(text):
-        segments.append((False, text[kept:].encode()))
-    return value, segments
+    cuts.append(len(text))
+    if text.isascii():
+        pieces = [raw[start:end] for start, end in pairwise(cuts)]
+    else:
+        pieces = [text[start:end].encode() for start, end in pairwise(cuts)]
+    return value, [(number % 2 == 1, piece) for number, piece in enumerate(pieces) if piece]
 
 
 def split_tensors(block: Mapping[str, Any]) -> list[Segment]:
