@@ -24,7 +24,9 @@ from reef.store.database import Store
 log = logging.getLogger("reef.retention")
 
 _BATCH = 500
-_EVERY_S = 600.0
+_BATCH_BYTES = 2**20
+"""What is deleted goes through the log, and on a full disk the log has no more room than the reserve."""
+_EVERY_S, _SOON_S = 600.0, 30.0
 _SETTLE_S = 5.0
 _STEADY_S = 3600.0
 """So long the clock must have gone steadily since the start before an age is believed."""
@@ -78,8 +80,8 @@ def sweep(
         while go_on() and (done := store.write(partial(_purge_older, before_s, first_young, now_s))):
             bodies += done
     segments = _collect_segments(store) if bodies else 0
-    while limits.size_gb and go_on() and _body_bytes(store) > limits.size_gb * 1e9:
-        done = store.write(partial(_purge_oldest, now_s))
+    while limits.size_gb and go_on() and (over := _body_bytes(store) - int(limits.size_gb * 1e9)) > 0:
+        done = store.write(partial(_purge_oldest, over, now_s))
         if not done:
             log.warning("the store is over its size limit, and what is left still has to be judged or trained")
             break
@@ -138,7 +140,7 @@ class Retention:
             return
         self._guarded(self._store.check)
         while True:
-            self._wake.wait(_EVERY_S)
+            self._wake.wait(_EVERY_S if self._store.trouble is None else _SOON_S)
             self._wake.clear()
             if self._stop.is_set():
                 return
@@ -161,7 +163,7 @@ class Retention:
         try:
             act()
         except ReefError as error:  # the edge of the thread: a full disk must not end what can free it
-            log.warning("housekeeping is tried again in %.0f s: %s", _EVERY_S, error)
+            log.warning("housekeeping is tried again later: %s", error)
 
 
 def _purge(db: sqlite3.Connection, seqs: list[int], now_s: float) -> int:
@@ -189,11 +191,20 @@ def _purge_older(before_s: float, first_young: int, now_s: float, db: sqlite3.Co
     return _purge(db, [row[0] for row in rows], now_s)
 
 
-def _purge_oldest(now_s: float, db: sqlite3.Connection) -> int:
-    """The twentieth of what is left that came first, so that a few rounds are enough however much there is."""
+def _purge_oldest(over: int, now_s: float, db: sqlite3.Connection) -> int:
+    """What came first, ``over`` bytes of it or a twentieth of what is left: bodies are shared, and few rounds must do."""
     left = db.execute("SELECT COUNT(*) FROM records WHERE purged_at IS NULL").fetchone()[0]
-    rows = db.execute(f"SELECT seq FROM records WHERE {_FREE} ORDER BY seq LIMIT ?", (max(_BATCH, left // 20),))
-    return _purge(db, [row[0] for row in rows], now_s)
+    some = left // 20
+    rows = db.execute(
+        f"SELECT seq, size_bytes FROM records WHERE {_FREE} ORDER BY seq LIMIT ?", (max(_BATCH, some),)
+    ).fetchall()
+    seqs: list[int] = []
+    for seq, size in rows:
+        if over <= 0 and len(seqs) >= some:
+            break
+        seqs.append(seq)
+        over -= size
+    return _purge(db, seqs, now_s)
 
 
 def _body_bytes(store: Store) -> int:
@@ -229,12 +240,17 @@ def _collect_segments(store: Store) -> int:
                 used |= segment_ids(manifest)
     with store.reading() as db:
         newest = int(db.execute("SELECT COALESCE(MAX(id), 0) FROM segments").fetchone()[0])
-        unused = [
-            row[0] for row in db.execute("SELECT id FROM segments WHERE id <= ?", (newest,)) if row[0] not in used
-        ]
+        sizes = db.execute("SELECT id, LENGTH(data) FROM segments WHERE id <= ?", (newest,))
+        unused = [(segment, size) for segment, size in sizes if segment not in used]
     removed = 0
-    for start in range(0, len(unused), _BATCH):
-        removed += store.write(partial(_drop_segments, store, unused[start : start + _BATCH], first_open))
+    some: list[int] = []
+    room = _BATCH_BYTES
+    for at, (segment, size) in enumerate(unused, start=1):
+        some.append(segment)
+        room -= size
+        if room <= 0 or len(some) == _BATCH or at == len(unused):
+            removed += store.write(partial(_drop_segments, store, some, first_open))
+            some, room = [], _BATCH_BYTES
     return removed
 
 

@@ -32,6 +32,10 @@ class Room:
         except OSError:
             return sys.maxsize
 
+    def reserved(self) -> bool:
+        """True where what is to be reserved is."""
+        return not self._reserve_bytes or self.path.exists()
+
     def give_up(self) -> None:
         """Free what is reserved."""
         with contextlib.suppress(OSError):
@@ -39,7 +43,7 @@ class Room:
 
     def reserve(self) -> None:
         """Reserve again, where as much as the floor stays free beside it."""
-        if not self._reserve_bytes or self.path.exists() or self.free_bytes() < self.enough_bytes:
+        if self.reserved() or self.free_bytes() < self.enough_bytes:
             return
         fresh = self.path.with_name(f"{self.path.name}-new")
         try:

@@ -29,7 +29,7 @@ class Upkeep:
         self._scarce = False
 
     def move_log(self, connection: sqlite3.Connection, *, shrink: bool = False) -> bool:
-        """Move the log into the database and let it begin anew; False while a reader still needs a part of it.
+        """Move the log into the database and let it begin anew; False while a reader needs a part of it, or without room.
 
         Readers are never waited for: everybody who wants to write would wait with us.
         """
@@ -38,7 +38,7 @@ class Upkeep:
         try:
             busy, pages, moved = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         except sqlite3.OperationalError as error:
-            if not error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            if not error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL")):
                 raise
             return False
         finally:

@@ -121,13 +121,14 @@ class Writer:
 
     def checkpoint(self) -> None:
         """Move the log into the database and shrink it, as far as no reader needs it."""
-        self.submit(lambda db: self._upkeep.move_log(db, shrink=True), between=True).result()
+        self.submit(lambda db: self._upkeep.move_log(db, shrink=True), True, between=True).result()
 
     # -- on the writer's thread
 
     def _run(self) -> None:
         stopping = False
-        self._tend(self._look)
+        if not self._file.room.reserved():  # a first start, or one on a disk that is full
+            self._tend(lambda: self._look(full=True))
         while not (stopping or (self._broken and self._mend())):
             batch: list[_Item] = []
             try:
@@ -185,9 +186,7 @@ class Writer:
                     db.execute("ROLLBACK")
             self._on_rollback()
             failed = self._failed(store_error(error, self._file.path))
-            if failed.code == "store_busy" and tries < _BUSY_TRIES:  # a lock delays, and nothing is lost
-                self._held_up = failed
-                log.warning("%s, for %.0f s by now: writes wait", failed.message, tries * BUSY_MS / 1000)
+            if self._worth_another(failed, tries):
                 self._commit(batch, tries + 1)
                 return
             outcomes = [(None, again(failed)) for _ in batch]
@@ -196,6 +195,17 @@ class Writer:
                 future.set_exception(refused)
             else:
                 future.set_result(result)
+
+    def _worth_another(self, failed: ReefError, tries: int) -> bool:
+        """A lock delays, and nothing is lost. A disk that is full has room again when the log has been moved, or it has none."""
+        if failed.code == "store_busy" and tries < _BUSY_TRIES:
+            self._held_up = failed
+            log.warning("%s, for %.0f s by now: writes wait", failed.message, tries * BUSY_MS / 1000)
+            return True
+        if type(failed) is StoreFull and tries == 1:
+            self._tend(self._look)
+            return self._refusal is None
+        return False
 
     def _failed(self, error: ReefError) -> ReefError:
         """Draw the consequence: after a disk error or damage this connection is used no more."""
@@ -231,8 +241,8 @@ class Writer:
         except sqlite3.Error as error:
             self._failed(store_error(error, self._file.path))
 
-    def _look(self) -> None:
-        self._refuse(self._upkeep.look(self._connection, full=type(self._refusal) is StoreFull))
+    def _look(self, full: bool = False) -> None:
+        self._refuse(self._upkeep.look(self._connection, full=full or type(self._refusal) is StoreFull))
 
     def _rest(self) -> None:
         """Nobody waits: move the log, and wait longer next time."""
