@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,6 +116,17 @@ def ago(at: float | None) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:.0f}s"
+
+
+def since_of(text: str) -> float:
+    """The time that ``10m``, ``2h``, ``3d`` or an ISO date and time means, in seconds since 1970."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    if text[:-1].isdecimal() and text[-1] in units:
+        return time.time() - int(text[:-1]) * units[text[-1]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise BadRequest(f"{text!r} is no time", hint="for example 10m, 2h, 3d, or 2026-01-31T08:00") from None
 
 
 def size(count: float) -> str:

@@ -1,10 +1,8 @@
-"""up, down, status, serve, logs, doctor: the daemon's life."""
+"""up, down, status, serve: the daemon's life."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +50,6 @@ def add_to(app: typer.Typer) -> None:
     app.command(context_settings=settings)(serve)
     app.command()(down)
     app.command()(status)
-    app.command()(logs)
 
 
 def up(
@@ -149,30 +146,6 @@ def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(6)
 
 
-def logs(
-    home: HomeOption = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
-    lines: Annotated[int, typer.Option("-n", help="Lines to show.", min=0)] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, as they are in the file.")] = False,
-) -> None:
-    """The daemon's log.
-
-    Example: reef logs -f
-    """
-    path = home_of(home) / "logs" / "reef.jsonl"
-    if not path.exists():
-        raise BadRequest(f"there is no log at {path}", hint="start the daemon with: reef up")
-    with path.open(encoding="utf-8") as file:
-        for line in file.readlines()[-lines:] if lines else ():
-            _log_line(line, as_json)
-        while follow:
-            line = file.readline()
-            if line:
-                _log_line(line, as_json)
-            else:
-                time.sleep(0.2)
-
-
 # -- inside
 
 
@@ -261,19 +234,3 @@ def _show_status(found: dict[str, Any]) -> None:
         if row["reasons"]:
             said = ", ".join(f"{count} {code}" for code, count in row["reasons"].items())
             out.print(Text(f"  {row['name']}: reports that do not train: {said}", style="dim"))
-
-
-def _log_line(line: str, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(line)
-        sys.stdout.flush()
-        return
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return
-    when = time.strftime("%H:%M:%S", time.localtime(entry["at"]))
-    style = {"error": "red", "warning": "yellow"}.get(entry["level"], "")
-    out.print(Text(f"{when} {entry['level']:7} {entry['message']}", style=style))
-    if "trace" in entry:
-        out.print(Text(entry["trace"], style="dim"))

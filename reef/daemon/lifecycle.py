@@ -8,13 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import logging.handlers
 import os
 import re
 import secrets
 import signal
 import socket
-import sys
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from reef import __version__
 from reef.config import Config
+from reef.daemon import logs
 from reef.daemon.app import build_app
 from reef.daemon.services import Services
 from reef.errors import BadConfig, DaemonUnreachable
@@ -32,7 +31,6 @@ from reef.events import Bus
 
 log = logging.getLogger("reef.daemon")
 
-_LOG_BYTES, _LOG_FILES = 10 * 2**20, 3
 _LOCK_S = 0.5
 """Somebody who only asks whether a daemon runs holds the lock for an instant."""
 
@@ -53,8 +51,10 @@ def serve(config: Config, *, echo: bool) -> int:
     with lock:
         # One that was killed left its process number behind, which may be another program's by now.
         (home / "daemon.json").unlink(missing_ok=True)
-        _logging(home, config.service.log_level, echo)
-        app = build_app(config, _token(config))
+        token = _token(config)
+        masked = [one for one in (token, config.service.upstream_api_key) if one is not None]
+        logs.start(home, config.service.log_level, echo=echo, secrets=masked)
+        app = build_app(config, token)
         services: Services = app.state.services
         listening = _listen(config)
         services.url = _url(config, listening)
@@ -170,36 +170,3 @@ def _write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(fresh, path)
-
-
-class _JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "at": round(record.created, 3),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def _logging(home: Path, level: str, echo: bool) -> None:
-    """JSON lines in ``logs/reef.jsonl``, rotated by size; with ``echo`` also plain lines on stderr."""
-    folder = home / "logs"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    file = logging.handlers.RotatingFileHandler(
-        folder / "reef.jsonl", maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8"
-    )
-    file.setFormatter(_JsonLines())
-    handlers: list[logging.Handler] = [file]
-    if echo:
-        console = logging.StreamHandler(sys.stderr)
-        console.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
-        handlers.append(console)
-    logging.basicConfig(level=level.upper(), handlers=handlers, force=True)
-    logging.getLogger("uvicorn").setLevel("WARNING")
-    logging.getLogger("asyncio").setLevel("WARNING")
