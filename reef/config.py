@@ -65,6 +65,10 @@ class Service:
     create_scenarios: bool = knob(True, "a new scenario name creates the scenario")
     upstream_url: str | None = knob(None, "address of the provider that answers calls, e.g. https://api.openai.com/v1")
     upstream_model: str | None = knob(None, "model id for reef call and for harness evaluation")
+    upstream_api: str = knob(
+        "auto",
+        "what the provider speaks: a list of chat, responses, messages (calls in others are translated), or auto",
+    )
     upstream_api_key: str | None = knob(None, "key sent to the provider in place of the client's", secret=True)
     model_path: Path | None = knob(None, "Hugging Face folder or GGUF file that the embedded engine serves and trains")
     runtime: str = knob("torch", "what trains weights", choices=("torch", "slime"))

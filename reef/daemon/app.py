@@ -27,7 +27,7 @@ from reef.errors import BadConfig, BadRequest, NotFound, ReefError, TooLarge, Un
 from reef.events import Bus
 from reef.inference.assembly import assemble, unpack
 from reef.inference.base import ROUTES, InferenceBackend
-from reef.inference.passthrough import PassthroughBackend
+from reef.inference.translation import TranslatingBackend, dialects_of
 from reef.recipes import Recipe, recipe_class_for
 from reef.records import RecordStore
 from reef.releases import ReleaseChain
@@ -190,8 +190,9 @@ def _backend(config: Config, engine: TorchRuntime | None, serving: ServingTable)
             hint="for example https://api.openai.com, or http://127.0.0.1:11434",
             field="reef.upstream_url",
         )
-    return PassthroughBackend(
+    return TranslatingBackend(
         service.upstream_url,
+        speaks=dialects_of(service.upstream_api, service.upstream_url),
         api_key=service.upstream_api_key,
         connect_timeout_s=service.connect_timeout_s,
         idle_timeout_s=service.idle_timeout_s,

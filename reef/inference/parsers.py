@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 from reef.errors import BadConfig
-from reef.inference.dialects.values import Piece
+from reef.inference.dialects.answer import Piece
 from reef.inference.jsonspan import value_span
 
 

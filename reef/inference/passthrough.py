@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -98,6 +98,9 @@ class PassthroughBackend:
     ``anthropic-beta`` that the server does not know.
     """
 
+    unspoken: Collection[str] = ()
+    """Routes the provider is known not to have. Only a subclass that answers them in another way names any."""
+
     def __init__(
         self,
         url: str,
@@ -121,6 +124,8 @@ class PassthroughBackend:
 
     async def chat(self, call: Call) -> Answer:
         """Send the call once; returns at the answer's headers."""
+        if call.route in self.unspoken:
+            return await self.otherwise(call, None)
         headers: list[tuple[str, str]] = []
         codings, version_known = "identity", False
         for name, value in call.headers:
@@ -165,7 +170,13 @@ class PassthroughBackend:
             name = key.decode("latin-1").lower()
             if name not in _NOT_RETURNED:
                 returned.append((name, held.decode("latin-1")))
-        return _RelayedAnswer(response.status, returned, None, call.route, response)
+        answer = _RelayedAnswer(response.status, returned, None, call.route, response)
+        return await self.otherwise(call, answer) if response.status in (404, 405) else answer
+
+    async def otherwise(self, call: Call, answered: Answer | None) -> Answer:
+        """The answer where the provider does not have the route, or perhaps not (404, 405): here, what it ``answered``."""
+        assert answered is not None, "no route is unspoken here"
+        return answered
 
     def serving(self, scenario: str) -> str | None:
         """A foreign model has no release."""

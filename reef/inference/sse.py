@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import orjson
+
 DONE = b"data: [DONE]\n\n"
 """The end mark of the chat route and of the engine's own streams."""
 
@@ -42,16 +44,34 @@ def read_events(raw: bytes) -> Iterator[Event]:
 
 
 class EventCutter:
-    """Cuts a running stream into events; the bytes of an unfinished event wait for the next slice."""
+    """Cuts a running stream into events, whatever its line ends; the bytes of an unfinished event wait for the next slice."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that ``chunk`` completes."""
-        whole, mark, rest = (self._rest + chunk).rpartition(b"\n\n")
-        self._rest = rest
+        text, half = self._rest + chunk, b""
+        if b"\r" in text:
+            if text.endswith(b"\r"):  # perhaps the first half of a line end
+                text, half = text[:-1], b"\r"
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        whole, mark, rest = text.rpartition(b"\n\n")
+        self._rest = rest + half
         return list(read_events(whole)) if mark else []
+
+    def close(self) -> list[Event]:
+        """The last event of a stream that ended without a blank line."""
+        rest, self._rest = self._rest, b""
+        return list(read_events(rest))
+
+
+def load(data: bytes) -> Any:
+    """The JSON value of an event; half surrogate pairs and NaN too, which the fast parser refuses. ValueError when none."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return json.loads(data)
 
 
 def dump(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""A model folder's chat template and tokenizer: Prompt to token ids, ids to text. Needs jinja2 and tokenizers, no torch.
+"""A model folder's chat template and tokenizer: TextPrompt to token ids, ids to text. Needs jinja2 and tokenizers, no torch.
 
 What a template cannot say (tools, late system messages, neighbours of one role) is found out once, when it is loaded,
 and put into words it can say. Knows nothing of engines. Called by the engine backend.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reef.errors import BadConfig, BadRequest
-from reef.inference.dialects.values import Prompt
+from reef.inference.textprompt import TextPrompt
 from reef.inference.toolprompt import spell_out_tools
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ChatTemplate:
         self.stop_ids = self._find_stop_ids(folder)
         self._habits = self._probe(source)
 
-    def render(self, prompt: Prompt) -> str:
+    def render(self, prompt: TextPrompt) -> str:
         """The whole prompt text; BadRequest when the template refuses the conversation."""
         from jinja2 import TemplateError
 

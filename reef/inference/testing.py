@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -70,13 +70,16 @@ class _Server:
 class ScriptedProvider(_Server):
     """Answers each request with the next script (the last one again and again) and keeps what it saw.
 
-    ``gone`` counts clients that hung up before their answer was written.
+    ``gone`` counts clients that hung up before their answer was written. ``only`` are the paths it has, all when empty;
+    calls of others (404) and empty ones (400), which many servers refuse before they do anything, are kept in ``refused``.
     """
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, only: Collection[str] = ()) -> None:
         super().__init__()
         self.scripts = list(scripts)
+        self.only = only
         self.seen: list[Seen] = []
+        self.refused: list[Seen] = []
         self.gone = 0
 
     def routes(self) -> list[web.RouteDef]:
@@ -84,7 +87,12 @@ class ScriptedProvider(_Server):
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         headers = tuple((name.lower(), value) for name, value in request.headers.items())
-        self.seen.append(Seen(request.method, request.path_qs, headers, await request.read()))
+        seen = Seen(request.method, request.path_qs, headers, await request.read())
+        if self.only and (request.path not in self.only or seen.raw == b"{}"):
+            self.refused.append(seen)
+            missing = request.path not in self.only
+            return web.Response(status=404 if missing else 400, text="404 page not found" if missing else "empty")
+        self.seen.append(seen)
         script = self.scripts[min(len(self.seen), len(self.scripts)) - 1]
         response = web.StreamResponse(status=script.status)
         for name, value in script.headers:

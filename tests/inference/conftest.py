@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import settings
 
 from reef.errors import ReefError
 from reef.inference.base import ROUTES, Call, InferenceBackend
@@ -19,6 +20,8 @@ from reef.train.slime_runtime.reef_adapters.sglang_chat import SGLangChatTrainin
 from tests.models import _write_tokenizer
 
 CAPTURES = Path(__file__).parents[3] / "shared" / "clients" / "captures"
+settings.register_profile("reef", deadline=None)  # a busy machine is no failure
+settings.load_profile("reef")
 PATHS = {route: path for path, route in ROUTES.items()}
 
 
@@ -50,11 +53,11 @@ def connect(model_folder: Path) -> Connect:
     """Opens the training inference backend on an engine URL; scenario ``s`` is served by release r1 with adapter a1."""
 
     @asynccontextmanager
-    async def open_backend(url: str, **settings: Any) -> AsyncIterator[SGLangChatTrainingInferenceBackend]:
+    async def open_backend(url: str, **options: Any) -> AsyncIterator[SGLangChatTrainingInferenceBackend]:
         table = ServingTable()
-        table.set("s", Serving("r1", "content1", settings.pop("adapter", "a1")))
-        settings = {"api_key": None, "tokenizer_path": model_folder, "model_name": "tiny", **settings}
-        backend = SGLangChatTrainingInferenceBackend(url, serving=table, **settings)
+        table.set("s", Serving("r1", "content1", options.pop("adapter", "a1")))
+        options = {"api_key": None, "tokenizer_path": model_folder, "model_name": "tiny", **options}
+        backend = SGLangChatTrainingInferenceBackend(url, serving=table, **options)
         try:
             yield backend
         finally:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reef.errors import BadConfig
-from reef.inference.dialects.values import Piece, gather
+from reef.inference.dialects.answer import Piece, gather
 from reef.inference.parsers import check_parsers, output_parser
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"n": 42, "s": "a b"}}\n</tool_call>'

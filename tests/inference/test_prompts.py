@@ -11,19 +11,19 @@ import pytest
 from reef.errors import BadConfig, BadRequest
 from reef.inference.base import ROUTES
 from reef.inference.dialects import DIALECTS
-from reef.inference.dialects.values import Prompt
 from reef.inference.template import ChatTemplate
+from reef.inference.textprompt import TextPrompt, text_prompt
 from tests.inference.conftest import CAPTURES
 
 TOOL = {"type": "function", "function": {"name": "look", "description": "d", "parameters": {"type": "object"}}}
 USER = {"role": "user", "content": "hi"}
 
 
-def parse(route: str, **body: Any) -> Prompt:
-    return DIALECTS[route].parse(body)
+def parse(route: str, **body: Any) -> TextPrompt:
+    return text_prompt(DIALECTS[route].parse(body))
 
 
-def roles(prompt: Prompt) -> list[tuple[str, str]]:
+def roles(prompt: TextPrompt) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in prompt.messages]
 
 
@@ -41,7 +41,7 @@ def captured() -> list[Any]:
 def test_real_requests_become_prompts(request_seen: dict[str, Any], template: ChatTemplate) -> None:
     path = request_seen["path"].split("?")[0].removesuffix("/count_tokens")
     body = request_seen["body"]
-    prompt = DIALECTS[ROUTES[path]].parse(body)
+    prompt = parse(ROUTES[path], **body)
     text = template.render(prompt)
     assert template.encode(text)
     for spoken in _texts(body.get("messages") or body.get("input")):
@@ -206,7 +206,7 @@ def test_arguments_are_decoded_once_for_the_template(arguments: Any, decoded: An
 )
 def test_what_cannot_be_honoured_is_refused_by_name(route: str, body: dict[str, Any], field: str) -> None:
     with pytest.raises(BadRequest) as told:
-        DIALECTS[route].parse(body)
+        parse(route, **body)
     assert told.value.field == field and field.split("[")[0] in told.value.message
 
 
@@ -228,11 +228,11 @@ def test_sampling_fields() -> None:
         unheard_of={"x": 1},
     )
     assert (prompt.max_tokens, prompt.temperature, prompt.top_p, prompt.stop, prompt.seed) == (5, 0.0, 0.5, ("END",), 3)
-    assert prompt.top_logprobs == 2 and prompt.include_usage and prompt.tools == ()
+    assert prompt.top_logprobs == 2 and prompt.tools == ()
     prompt = parse(
         "messages", messages=[USER], max_tokens=7, top_k=4, stop_sequences=["A", "B"], thinking={"type": "adaptive"}
     )
-    assert (prompt.max_tokens, prompt.top_k, prompt.stop, prompt.show_reasoning) == (7, 4, ("A", "B"), True)
+    assert (prompt.max_tokens, prompt.top_k, prompt.stop) == (7, 4, ("A", "B"))
     prompt = parse("responses", input="x", max_output_tokens=8, reasoning={"effort": "none"})
     assert prompt.max_tokens == 8 and prompt.template_options["enable_thinking"] is False
 

@@ -1,13 +1,13 @@
-"""The wire formats the embedded engine speaks: each turns a request into one Prompt and renders what was generated."""
+"""The wire formats of model calls: each reads and writes requests and answers, through one form that knows none of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from reef.inference.dialects.chat import CHAT
+from reef.inference.dialects.dialect import Dialect
 from reef.inference.dialects.messages import MESSAGES
 from reef.inference.dialects.responses import RESPONSES
-from reef.inference.dialects.values import Dialect
 
 DIALECTS: Mapping[str, Dialect] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 """Dialect of each route."""

@@ -11,16 +11,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from reef.core.records_types import RecordState
 from reef.errors import BadConfig, BadRequest, ReefError
 from reef.inference.base import Answer, Call, Finish
 from reef.inference.dialects import DIALECTS
-from reef.inference.dialects.values import Head, Outcome, Piece, Prompt, StreamEncoder, TokenLogprob
+from reef.inference.dialects.answer import FinishWord, Head, Outcome, Piece, StreamEncoder, TokenLogprob, Usage
 from reef.inference.parsers import Parser, check_parsers, output_parser
 from reef.inference.sse import dump
 from reef.inference.template import ChatTemplate
+from reef.inference.textprompt import TextPrompt, text_prompt
 from reef.runtime.serving import ServingTable
 from reef.train.slime_runtime.reef_adapters.sglang_client import EngineClient, Generation, Part, Sampling
 
@@ -80,7 +81,7 @@ class _SampledAnswer:
 
     def logprobs(self, part: Part) -> list[TokenLogprob]:
         """Log-probs for the client when it asked for them; the token that ends a turn is left out."""
-        if self.head.prompt.top_logprobs is None:
+        if self.head.prompt.get("logprobs") is None:
             return []
         shown = []
         for index, (token_id, value) in enumerate(zip(part.output_ids, part.log_probs, strict=False)):
@@ -96,10 +97,16 @@ class _SampledAnswer:
 
     def outcome(self) -> Outcome:
         """How the generation ended, for the dialect."""
-        finish: Literal["stop", "length"] = "length" if self.generation.finish == "length" else "stop"
+        finish: FinishWord = "length" if self.generation.finish == "length" else "stop"
         generation = self.generation
         thought = self.template.count_reasoning(generation.output_ids) if self.reasoned else 0
-        return Outcome(finish, len(generation.output_ids), generation.cached_tokens, generation.stop_text, thought)
+        usage = Usage(
+            self.head.input_tokens,
+            len(generation.output_ids),
+            cached_tokens=generation.cached_tokens,
+            reasoning_tokens=thought,
+        )
+        return Outcome(finish, usage, generation.stop_text)
 
     def finish(self, sent: bytes, reason: str | None = None) -> Finish:
         """The final state with usage and, for a whole answer, the training block."""
@@ -164,7 +171,8 @@ class SGLangChatTrainingInferenceBackend:
     async def chat(self, call: Call) -> Answer:
         """Answer one call; a plain one is sampled to its end here, a streamed one from here on."""
         dialect = DIALECTS[call.route]
-        prompt = dialect.parse(call.body)
+        asked = dialect.parse(call.body)
+        prompt = text_prompt(asked)
         text = self._template.render(prompt)
         prompt_ids = self._template.encode(text)
         target = self._serving.target(call.scenario)
@@ -184,7 +192,7 @@ class SGLangChatTrainingInferenceBackend:
             list(_STREAM_HEADERS if call.stream else _PLAIN_HEADERS),
             None if target is None else target.release_id,
             generation,
-            Head(call.call_id, self._model_name, int(time.time()), len(prompt_ids), prompt),
+            Head(call.call_id, self._model_name, int(time.time()), asked, len(prompt_ids)),
             output_parser(tool_parser, reasoning_parser, tools_offered=bool(prompt.tools), prompt_text=text),
             self._template,
         )
@@ -228,12 +236,12 @@ class SGLangChatTrainingInferenceBackend:
 
     async def count_tokens(self, call: Call) -> Mapping[str, Any]:
         """Tokens of the prompt as it would be sampled from."""
-        prompt = DIALECTS[call.route].parse(call.body)
+        prompt = text_prompt(DIALECTS[call.route].parse(call.body))
         return {"input_tokens": len(self._template.encode(self._template.render(prompt)))}
 
     async def check(self) -> None:
         """BadConfig when the engine does not give back ids and log-probs, without which nothing can train."""
-        prompt = Prompt(({"role": "user", "content": "Hello"},), max_tokens=1)
+        prompt = TextPrompt(({"role": "user", "content": "Hello"},), max_tokens=1)
         prompt_ids = self._template.encode(self._template.render(prompt))
         sampling = self._sampling(prompt, len(prompt_ids))
         generation = Generation(self._client, prompt_ids, sampling, "check", None, False, self._template.decode)
@@ -249,7 +257,7 @@ class SGLangChatTrainingInferenceBackend:
         """Close connections."""
         await self._client.aclose()
 
-    def _sampling(self, prompt: Prompt, input_tokens: int) -> Sampling:
+    def _sampling(self, prompt: TextPrompt, input_tokens: int) -> Sampling:
         """The request's sampling, its budget cut to what the context leaves."""
         room = self._context_tokens - input_tokens
         if room < 1:
