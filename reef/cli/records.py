@@ -22,6 +22,7 @@ from reef.cli.common import (
     out,
     print_json,
     scenario_of,
+    size,
     table,
     talk,
 )
@@ -182,13 +183,11 @@ def scenarios_root(context: typer.Context, home: HomeOption = None, as_json: Jso
         print_json("scenarios", rows)
         return
     table(
-        ("scenario", "recipe", "surface", "serves", "step", "state"),
-        (
-            (row["name"], row["recipe"], row["surface"], row["release_id"] or "-", row["step"], row["state"])
-            for row in rows
-        ),
+        ("scenario", "recipe", "surface", "serves", "step", "state", "bodies"),
+        ((row["name"], row["recipe"], row["surface"], row["release_id"] or "-", row["step"], row["state"],
+          size(row["bytes"])) for row in rows),
         empty='there is no scenario yet; make a call: reef call "hello"',
-    )
+    )  # fmt: skip
 
 
 @scenarios_app.command("new")

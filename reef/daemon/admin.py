@@ -97,6 +97,11 @@ async def healthz(request: Request) -> Response:
     return json_response({"status": "failed" if services.failure else "starting"}, 503)
 
 
+async def root(request: Request) -> Response:
+    """What some clients knock at before they call; says nothing that a stranger may not know."""
+    return json_response({"name": "reef", "api": "/openapi.json"})
+
+
 async def status(request: Request) -> Response:
     """The whole daemon in one document."""
     services = _services(request)
@@ -337,6 +342,7 @@ async def events(request: Request) -> Response:
 _SCENARIO = "/reef/scenarios/{scenario}"
 
 routes = [
+    Route("/", root),
     Route("/healthz", healthz),
     Route("/reef/status", status),
     Route("/reef/events", events),

@@ -55,7 +55,7 @@ class Door:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        host, origin, allowed = b"", b"", scope["path"] == "/healthz"
+        host, origin, allowed = b"", b"", scope["path"] in ("/healthz", "/")
         for name, value in scope["headers"]:
             if name == b"host":
                 host = value.lower()

@@ -136,6 +136,7 @@ _SCHEMAS: Data = {
         pending_receipts=_list(_TEXT),
         counts={"type": "object", "additionalProperties": _COUNTS},
         reasons=_COUNTS,
+        bytes=_COUNT,
     ),
     "Status": _shape(
         version={"const": 1},
@@ -299,6 +300,16 @@ _ID = {"type": "integer", "minimum": 0, "maximum": 2**53}
 _OF_SCENARIO = "/reef/scenarios/{scenario}"
 
 _PATHS: dict[str, Data] = {
+    "/": {
+        "get": {
+            "summary": "What some clients knock at before they call; needs no token.",
+            "security": [],
+            "responses": {
+                "200": _answer("reef is here", _shape(name=_words(("reef",)), api=_TEXT)),
+                "403": _answer(_ERRORS[403], _ref("Error")),
+            },
+        }
+    },
     "/healthz": {
         "get": {
             "summary": "200 when the first call would be served; needs no token.",

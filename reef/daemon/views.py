@@ -107,6 +107,7 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
         "pending_receipts": progress.get("waiting_for", []),
         "counts": counts,
         "reasons": services.records.reasons(row.name),
+        "bytes": services.records.size_bytes(row.name),
     }
 
 

@@ -35,6 +35,7 @@ LEARNING_RATE = 6e-4
 STEPS = 14
 EVALUATIONS = 120
 IN_FLIGHT = 16
+_TRIES = 8
 GOOD_ENOUGH = 0.97
 """Two batches in a row at this mean score have nothing more to teach."""
 STEP_TIMEOUT_S, START_TIMEOUT_S, STOP_TIMEOUT_S = 600.0, 180.0, 60.0
@@ -149,16 +150,19 @@ class Demo:
                 child.wait(STOP_TIMEOUT_S)
 
     def _ask(self, client: ReefClient, task: Task, seed: int) -> tuple[str, str]:
-        """One sampled answer; returns its text and its receipt."""
-        body = {
-            "model": self.model.name,
-            "messages": self.behaviour.messages(task),
-            "max_tokens": self.behaviour.max_tokens,
-            "temperature": 1.0,
-            "seed": seed,
-        }
-        response = client.call(body)
-        return content_text(response.json()), response.headers["x-reef-agent-record-id"]
+        """One sampled answer with something in it (an empty one never trains); returns its text and its receipt."""
+        for again in range(_TRIES):
+            body = {
+                "model": self.model.name,
+                "messages": self.behaviour.messages(task),
+                "max_tokens": self.behaviour.max_tokens,
+                "temperature": 1.0,
+                "seed": seed + again * 1_000_000_007,
+            }
+            response = client.call(body)
+            if text := content_text(response.json()):
+                return text, response.headers["x-reef-agent-record-id"]
+        raise Conflict(f"the model has answered nothing {_TRIES} times", hint="run it again with another --seed")
 
     def _many(
         self, client: ReefClient, pool: ThreadPoolExecutor, tasks: Sequence[Task], tick: Callable[[], None]

@@ -296,6 +296,15 @@ class RecordStore:
                 found.setdefault(kind, {})[state] = count
         return found
 
+    def size_bytes(self, scenario: str) -> int:
+        """Bytes of the bodies kept for one scenario, before sharing and compression."""
+        with self.store.reading() as db:
+            found = db.execute(
+                "SELECT COALESCE(SUM(size_bytes), 0) FROM records WHERE scenario_id = ? AND purged_at IS NULL",
+                (self.known(scenario),),
+            ).fetchone()
+        return int(found[0])
+
     def reasons(self, scenario: str) -> dict[str, int]:
         """How many reports each reason code parks or refuses: the answer to "why is nothing training?"."""
         with self.store.reading() as db:

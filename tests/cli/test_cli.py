@@ -213,16 +213,24 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         )
 
 
-def test_a_daemon_that_was_killed_is_not_reachable(tmp_path: Path) -> None:
+def test_a_daemon_that_was_killed_is_not_reachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with provider(Script()) as upstream, daemon(tmp_path, reef_upstream_url=upstream.url) as one:
         one.kill()
+        left = json.loads((tmp_path / "daemon.json").read_text())
+        stranger = subprocess.Popen(["sleep", "120"])  # the number of the dead daemon is another program's now
+        (tmp_path / "daemon.json").write_text(json.dumps({**left, "pid": stranger.pid}))
         for words in (("status",), ("records",), ("call", "hello"), ("call", "hello", "--model", "m")):
             refused(reef(tmp_path, *words), 3, "reef up")
         assert schema(reef(tmp_path, "down", "--json"), "down")["stopped"] is False
+        assert stranger.poll() is None, "nobody signals a program that is not ours"
         words = ("up", "--port", "0", "--upstream-url", upstream.url, "--json")
         assert schema(reef(tmp_path, *words), "up")["started"] is True
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # where nobody listens: loopback needs no proxy
         assert schema(reef(tmp_path, "status", "--json"), "status")["daemon"]["ready"] is True
         assert schema(reef(tmp_path, "down", "--json"), "down")["stopped"] is True
+        assert stranger.poll() is None
+        stranger.kill()
+        stranger.wait()
 
 
 # -- calls, reports and records in front of a provider

@@ -74,6 +74,20 @@ def test_a_retry_is_the_first_report_again_also_after_training(client: ReefClien
     assert (failed.value.status, failed.value.code) == (409, "id_reused")
 
 
+def test_a_changed_retry_is_refused_whatever_became_of_its_references(client: ReefClient) -> None:
+    used = [receipt(client), receipt(client)]
+    for one in used:
+        client.report(score=1.0, references=[one])
+    eventually(lambda: step_of(client) == 1)
+    client.report(score=0.2, references=[used[0]], agent_record_id="late")
+    eventually(lambda: client.record("late")["state"] == "refused")
+    with pytest.raises(RemoteError) as failed:
+        client.report(score=0.9, references=[used[0]], agent_record_id="late")
+    assert (failed.value.status, failed.value.code) == (409, "id_reused")
+    assert client.report(score=0.2, references=[used[0]], agent_record_id="late")["duplicate"]
+    assert client.record(used[0])["request"]["messages"], "what trained can still be read"
+
+
 def test_why_a_report_does_not_train_can_be_asked(client: ReefClient) -> None:
     used = [receipt(client), receipt(client)]
     for one in used:

@@ -100,6 +100,19 @@ def test_an_open_row_is_durable_and_becomes_final_once(records: RecordStore) -> 
     assert records.response_bytes("i1") == b'{"ok":1}'
 
 
+def test_a_store_that_does_not_give_back_what_it_was_given_is_found_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = RecordStore()
+    store.self_test()
+    monkeypatch.setattr("reef.records.store.read_body", lambda db, manifest: b"")
+    with pytest.raises(Unavailable) as failed:
+        store.self_test()
+    assert failed.value.code == "store_damaged"
+    with store.store.reading() as db:
+        assert db.execute("SELECT COUNT(*) FROM segments").fetchone() == (0,), "it leaves nothing behind"
+
+
 def test_a_dead_daemons_open_rows_are_aborted(tmp_path: Path) -> None:
     first = RecordStore(tmp_path / "reef.db")
     first.submit_exchange(exchange("i1", b'{"messages":[]}'), None, None).result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,13 @@ def test_an_answer_that_did_not_end_never_trains(state: RecordState) -> None:
     processor.ingest(report("r", ["i"]))
     processor.ingest(inference("i", state=state))
     assert (reasons(processor)["r"] or "").startswith(f"inference_{state.value}")
+
+
+def test_an_answer_with_nothing_in_it_never_trains() -> None:
+    processor = make()
+    processor.ingest(report("r", ["i"]))
+    processor.ingest(replace(inference("i"), reason="empty_answer"))
+    assert (reasons(processor)["r"] or "").startswith("inference_empty")
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,8 @@ class ReportView:
             if record.state is not RecordState.COMPLETE:
                 why = record.reason or "it did not end"
                 return Judgment.never(f"inference_{record.state.value}", f"{record.agent_record_id}: {why}")
+            if record.reason == "empty_answer":
+                return Judgment.never("inference_empty", f"{record.agent_record_id}: the answer has nothing in it")
             if record.meta.get("helper"):
                 return Judgment.never(
                     "helper_call", f"{record.agent_record_id} is a helper call ({record.meta['helper']})"
