@@ -71,6 +71,12 @@ def main() -> None:
             ReefError(said, hint="see: reef doctor, or choose another state directory with --home"), as_json=as_json
         )
         sys.exit(1)
+    except Exception as error:  # the last edge: a bug of ours is told in a line, and its trace only to who asks for it
+        if os.environ.get("REEF_TRACE"):
+            raise
+        said = f"reef has a bug: {type(error).__name__}: {error}"
+        show_error(ReefError(said, hint="please report it with what REEF_TRACE=1 shows"), as_json=as_json)
+        sys.exit(1)
 
 
 if __name__ == "__main__":
