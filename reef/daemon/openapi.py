@@ -182,16 +182,24 @@ _SCHEMAS: Data = {
     ),
     "Import": {
         "type": "object",
-        "required": ["request", "response"],
+        "required": ["request"],
+        "anyOf": [
+            {"required": ["response"], "properties": {"response": _OBJECT}},
+            {"required": ["state"], "properties": {"state": _words(IMPORT_STATES[1:])}},
+        ],
         "properties": {
             "agent_record_id": _or_null(_NAME_OR_EMPTY),
             "request": _OBJECT,
-            "response": {"type": "object", "properties": {"training": _OBJECT}},
+            "response": _or_null({"type": "object", "properties": {"training": _OBJECT}}),
             "state": _words(IMPORT_STATES),
             "session": _or_null({"type": "string", "maxLength": LIMITS.session_chars}),
             "release_id": _or_null({"type": "string", "pattern": f"^{RELEASE_PATTERN}$"}),
             "created_at": _or_null({"type": "number", "minimum": 0, "maximum": 2**33}),
-            "usage": _or_null({"type": "object", "additionalProperties": {**_COUNT, "maximum": 2**53}}),
+            "usage": _or_null({
+                "type": "object",
+                "propertyNames": {"pattern": "^[ -~]*$"},
+                "additionalProperties": {**_COUNT, "maximum": 2**53},
+            }),
         },
     },
 }  # fmt: skip

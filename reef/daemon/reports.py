@@ -17,12 +17,13 @@ from reef.core.records_types import AgentRecord, RecordState, RequestType
 from reef.core.reports import Report, check_name, check_session, parse_report
 from reef.daemon.openapi import IMPORT_LIMIT, IMPORT_STATES, RELEASE_PATTERN
 from reef.daemon.services import Services
-from reef.daemon.wire import json_response, read_body, read_json
+from reef.daemon.wire import json_response, read_body, read_json, read_json_whole
 from reef.errors import BadRequest, Conflict, NotFound
 from reef.records import RecordStore
 from reef.scenario import Scenario
 
 _LATEST_S = 2.0**33
+_WORD = re.compile(r"[ -~]*")
 
 
 async def report(request: Request) -> Response:
@@ -74,7 +75,7 @@ async def report(request: Request) -> Response:
 async def import_records(request: Request) -> Response:
     """Import finished exchanges, one object or ``{"records": [...]}``; each is stored once by its id."""
     services: Services = request.app.state.services
-    body = read_json(await read_body(request, services.max_body_bytes))
+    body = read_json_whole(await read_body(request, services.max_body_bytes))
     rows = body.get("records") if isinstance(body, dict) and "records" in body else [body]
     if not isinstance(rows, list) or not 1 <= len(rows) <= IMPORT_LIMIT:
         raise BadRequest(f"records must be a list of 1 to {IMPORT_LIMIT} objects", field="records")
@@ -118,20 +119,19 @@ def _import(records: RecordStore, scenario: str, rows: list[Any]) -> list[str]:
 def _imported(row: Any, index: int, scenario: str) -> AgentRecord:
     if not isinstance(row, dict) or not isinstance(row.get("request"), dict):
         raise BadRequest("an imported record needs a request object", field=f"records[{index}].request")
-    response = row.get("response")
-    if not isinstance(response, dict):
-        raise BadRequest("an imported record needs a response object", field=f"records[{index}].response")
-    if not isinstance(response.get("training", {}), dict):
-        raise BadRequest("training must be an object of tensors", field=f"records[{index}].response.training")
-    state = row.get("state", "complete")
+    state, response = row.get("state", "complete"), row.get("response")
     if state not in IMPORT_STATES:
         raise BadRequest(f"state {state!r} is none of {', '.join(IMPORT_STATES)}", field=f"records[{index}].state")
+    if not isinstance(response, dict) and (response is not None or state == "complete"):
+        raise BadRequest("an imported record needs a response object", field=f"records[{index}].response")
+    if response is not None and not isinstance(response.get("training", {}), dict):
+        raise BadRequest("training must be an object of tensors", field=f"records[{index}].response.training")
     created_at = row.get("created_at")
     if created_at is not None and (type(created_at) not in (int, float) or not 0 <= created_at <= _LATEST_S):
         raise BadRequest("created_at must be a time in seconds since 1970", field=f"records[{index}].created_at")
     usage = row.get("usage")
     counted = {} if usage is None else usage
-    if not isinstance(counted, dict) or not all(_is_count(count) for count in counted.values()):
+    if not isinstance(counted, dict) or not all(_WORD.fullmatch(name) and _is_count(counted[name]) for name in counted):
         raise BadRequest("usage must be an object of counts", field=f"records[{index}].usage")
     release_id = row.get("release_id")
     if release_id is not None and not (isinstance(release_id, str) and re.fullmatch(RELEASE_PATTERN, release_id)):

@@ -132,6 +132,10 @@ def check_session(value: Any, name: str) -> str | None:
         return None
     if not isinstance(value, str) or len(value) > LIMITS.session_chars:
         raise _long_session(name)
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a pair of UTF-16
+        raise BadRequest(f"{name} cannot be written as UTF-8", field=name) from None
     return value
 
 
