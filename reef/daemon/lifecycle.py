@@ -22,6 +22,7 @@ import uvloop
 from filelock import FileLock, Timeout
 
 from reef import __version__
+from reef.client import discovery
 from reef.config import Config
 from reef.daemon import logs
 from reef.daemon.app import build_app
@@ -43,8 +44,10 @@ def serve(config: Config, *, echo: bool) -> int:
     try:
         lock.acquire(timeout=_LOCK_S)
     except Timeout:
+        found = discovery(home)
+        who = "another daemon" if found is None else f"the daemon with pid {found['pid']}"
         raise DaemonUnreachable(
-            f"another daemon already uses {home}",
+            f"{who} already uses {home}",
             hint=f"see it with: reef status --home {home}",
             code="already_running",
         ) from None

@@ -90,7 +90,7 @@ def disk(folder: Path, size_mb: int = 48) -> Iterator[Disk]:
 
 
 class Strace:
-    """System calls on the files below ``home`` that fail: the n-th of each thread, or from the n-th on with ``plus``."""
+    """System calls on the files of ``home`` that fail, the n-th of each thread: ``when`` is 3, or 3+ from there on."""
 
     def __init__(self, home: Path, log: Path, call: str, errno: str, when: str) -> None:
         names = ("", "-wal", "-shm", "-new", "-new-wal", "-new-shm", "-reserve", "-reserve-new")
@@ -98,8 +98,9 @@ class Strace:
         files += [home / name for name in ("token", "daemon.json", "lock", "logs/reef.jsonl", ".token", ".daemon.json")]
         self._log = log
         self.command = ["strace", "-f", "-qq", "-o", str(log)]
-        for path in files:
+        for path in files if not call.startswith("rename") else ():  # of a rename strace only looks at the old name
             self.command += ["-P", str(path)]
+        self.command += ["-E", "PYTHONDONTWRITEBYTECODE=1"]
         self.command += ["-e", f"trace={call}", "-e", f"inject={call}:error={errno}:when={when}"]
 
     def injected(self) -> int:

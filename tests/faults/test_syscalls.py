@@ -214,6 +214,7 @@ def start_with_a_failing_call(home: Path, call: str, errno: str, turn: int) -> i
     serve = ["-m", "reef.cli.main", "serve", "--quiet", "--yes", "--home", str(home), "--port", "0"]
     serve += ["--upstream-url", "http://127.0.0.1:9"]
     command = [*tracer.command[:1], "--seccomp-bpf", *tracer.command[1:], sys.executable, *serve]
+    (home / "daemon.json").unlink()  # of the one that was killed
     child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
     def ready() -> bool:
@@ -228,7 +229,6 @@ def start_with_a_failing_call(home: Path, call: str, errno: str, turn: int) -> i
     _, said = child.communicate(timeout=60)
     assert "Traceback" not in said, said
     assert child.returncode == 0 or (child.returncode in (1, 6) and "error: " in said), (child.returncode, said)
-    (home / "daemon.json").unlink(missing_ok=True)
     return tracer.injected()
 
 

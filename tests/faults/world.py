@@ -47,11 +47,14 @@ class Echo(ScriptedProvider):
     def __init__(self, pause_s: float = 0.0) -> None:
         super().__init__()
         self.pause_s = pause_s
+        self.begun = 0
+        """Calls that have reached it."""
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/{path:.*}", self._echo)]
 
     async def _echo(self, request: web.Request) -> web.StreamResponse:
+        self.begun += 1
         body = await request.json()
         text = body["messages"][-1]["content"]
         if not body.get("stream"):
