@@ -6,7 +6,7 @@ Knows nothing of transport, codings or verdicts. Called by ``assembly.assemble``
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,27 +47,38 @@ _SET_ONCE_OR_REPLACED = frozenset(
 """String fields that are repeated rather than continued by later pieces."""
 
 
+_NOT_FINISHED = {"finish_reason": None}
+
+
 def join_chat(raw: bytes) -> Joined:
     """Chat chunks: choices and tool calls by index, whatever the cut; ends with ``[DONE]`` or a finish reason."""
-    chunks, done, flags = _objects(raw)
+    chunks = _Objects(raw)
     body: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}
+    last: dict[str, Any] = {}
     error = None
     for chunk in chunks:
         if chunk.get("error"):
             error = _words(chunk["error"])
             continue
-        for piece in chunk.get("choices") or ():
+        for piece in chunk.pop("choices", None) or ():
             index = piece.pop("index", None) or 0
             choice = choices.setdefault(index, {"index": index, "message": {}})
+            message = choice["message"]
             delta = piece.pop("delta", None) or piece.pop("message", None) or {}
             for call in delta.pop("tool_calls", None) or ():
-                _merge_call(choice["message"].setdefault("tool_calls", []), call, flags)
-            _merge(choice["message"], delta)
-            _merge(choice, piece)
-        for key, value in chunk.items():
-            if key != "choices" and (value is not None or key not in body):
-                body[key] = value
+                _merge_call(message.setdefault("tool_calls", []), call, chunks.flags)
+            # Nearly every chunk is one more word of the same text: it is not walked through key by key.
+            if len(delta) == 1 and type(message.get("content")) is _Text and type(delta.get("content")) is str:
+                message["content"].append(delta["content"])
+            else:
+                _merge(message, delta)
+            if piece != _NOT_FINISHED or "finish_reason" not in choice:
+                _merge(choice, piece)
+        if chunk != last:
+            body |= {key: value for key, value in chunk.items() if value is not None or key not in body}
+            last = chunk
+    done, flags = chunks.done, chunks.flags
     if not body and not choices:
         return Joined(None, done and error is None and not flags, error, tuple(flags))
     if body.get("object") == "chat.completion.chunk":
@@ -79,7 +90,7 @@ def join_chat(raw: bytes) -> Joined:
 
 def join_messages(raw: bytes) -> Joined:
     """Messages events: blocks by index, tool input parsed once from its joined text; ends with ``message_stop``."""
-    events, _, flags = _objects(raw)
+    events = _Objects(raw)
     body: dict[str, Any] | None = None
     blocks: dict[int, dict[str, Any]] = {}
     ended, error = False, None
@@ -102,9 +113,9 @@ def join_messages(raw: bytes) -> Joined:
         elif kind == "error" or event.get("error"):
             error = _words(event.get("error"))
     if body is None:
-        return Joined(None, False, error, tuple(flags))
+        return Joined(None, False, error, tuple(events.flags))
     body["content"] = [_block(_plain(blocks[index])) for index in sorted(blocks)]
-    return Joined(body, ended and "event_not_json" not in flags, error, tuple(flags))
+    return Joined(body, ended and "event_not_json" not in events.flags, error, tuple(events.flags))
 
 
 def _block(block: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +131,7 @@ def _block(block: dict[str, Any]) -> dict[str, Any]:
 
 def join_responses(raw: bytes) -> Joined:
     """Responses events: the closing event carries the whole object; a cut stream gives the items it had."""
-    events, _, flags = _objects(raw)
+    events = _Objects(raw)
     body: dict[str, Any] | None = None
     items: dict[int, dict[str, Any]] = {}
     ended, error = False, None
@@ -137,10 +148,10 @@ def join_responses(raw: bytes) -> Joined:
         elif index in items and kind.startswith("response."):
             _grow_item(items[index], kind, event)
     if body is None:
-        return Joined(None, False, error, tuple(flags))
+        return Joined(None, False, error, tuple(events.flags))
     if items and not body.get("output"):
         body["output"] = [_plain(items[index]) for index in sorted(items)]
-    return Joined(body, ended and "event_not_json" not in flags, error, tuple(flags))
+    return Joined(body, ended and "event_not_json" not in events.flags, error, tuple(events.flags))
 
 
 def _grow_item(item: dict[str, Any], kind: str, event: Mapping[str, Any]) -> None:
@@ -167,27 +178,37 @@ STREAMS: Mapping[str, Callable[[bytes], Joined]] = {
 }
 
 
-def _objects(raw: bytes) -> tuple[list[dict[str, Any]], bool, list[str]]:
-    """The JSON objects of a stream, whether ``[DONE]`` came, and the flags so far."""
-    objects: list[dict[str, Any]] = []
-    done, broken = False, False
-    for event in read_events(raw):
-        try:
-            value = orjson.loads(event.data)
-        except orjson.JSONDecodeError:
-            if event.data.strip() == b"[DONE]":
-                done = True
-                continue
+class _Objects:
+    """The JSON objects of a stream one after the other, so that only one is alive; ``done`` once ``[DONE]`` has come.
+
+    A list of them all would have the garbage collector look through the whole daemon several times for a long answer.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self.done = False
+        self.flags: list[str] = []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        broken = False
+        for event in read_events(self._raw):
             try:
-                value = json.loads(event.data)  # half surrogate pairs and NaN, which orjson refuses
-            except ValueError:
+                value = orjson.loads(event.data)
+            except orjson.JSONDecodeError:
+                if event.data.strip() == b"[DONE]":
+                    self.done = True
+                    continue
+                try:
+                    value = json.loads(event.data)  # half surrogate pairs and NaN, which orjson refuses
+                except ValueError:
+                    broken = True
+                    continue
+            if isinstance(value, dict):
+                yield value
+            else:
                 broken = True
-                continue
-        if isinstance(value, dict):
-            objects.append(value)
-        else:
-            broken = True
-    return objects, done, ["event_not_json"] if broken else []
+        if broken:
+            self.flags.append("event_not_json")
 
 
 def _merge(into: dict[str, Any], delta: Mapping[str, Any]) -> None:
