@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import sqlite3
 import tarfile
 import threading
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 import zstandard
 
+from reef.daemon.backup import backup
+from reef.errors import ReefError
 from reef.inference.testing import Script
 from tests.cli.test_cli import reef, refused, schema
 from tests.e2e.test_publish import batch, probe
@@ -199,6 +202,35 @@ def test_what_is_no_sound_backup_changes_nothing(chain: Path, tmp_path: Path, sp
         packed(file, spoilt)
     refused(reef(again, "restore", str(file)), 2, said)
     assert not again.exists() and not (tmp_path / "evil").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_what_retention_removes_meanwhile_is_left_out(chain: Path, tmp_path: Path) -> None:
+    folders = sorted((chain / "artifacts").iterdir())
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        if stage == "packing" and folders[0].exists():
+            shutil.rmtree(folders[0])
+
+    made = backup(chain, tmp_path / "b.tar.zst", with_token=False, progress=progress)
+    members = unpacked(tmp_path / "b.tar.zst")
+    assert made["files"].keys() | {"manifest.json"} == members.keys()
+    assert {name.split("/")[1] for name in members if name.startswith("artifacts/")} == {folders[1].name}
+
+
+def test_a_directory_that_never_rests_makes_no_backup(chain: Path, tmp_path: Path) -> None:
+    folder = next((chain / "artifacts").iterdir())
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        if stage == "database":
+            (folder / "odd").touch()
+        elif stage == "packing":
+            (folder / "odd").unlink(missing_ok=True)
+
+    (folder / "odd").touch()
+    with pytest.raises(ReefError, match="went away"):
+        backup(chain, tmp_path / "b.tar.zst", with_token=False, progress=progress)
+    assert not (tmp_path / "b.tar.zst").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
