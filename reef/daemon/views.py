@@ -10,6 +10,7 @@ from reef import __version__
 from reef.core.artifacts import Release
 from reef.core.records_types import RequestType
 from reef.daemon.services import Services
+from reef.inference.base import ROUTES
 from reef.records import Row
 from reef.releases import ScenarioRow, StepRow
 from reef.train.thread import TrainerThread
@@ -155,6 +156,7 @@ def status_view(services: Services) -> dict[str, Any]:
         "inference": {
             "backend": "engine" if services.engine is not None else "provider",
             "model": _model(services),
+            "speaks": list(getattr(services.backend, "speaks", ROUTES.values())),  # most backends speak all
             "ready": services.ready and (engine is None or engine["engine"]["state"] == "ready"),
             "engine": engine,
         },

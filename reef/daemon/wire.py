@@ -13,14 +13,7 @@ from starlette.responses import Response
 
 from reef.errors import BadRequest, ReefError, TooLarge
 from reef.inference.assembly import unpack
-
-_OPENAI_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-}
-_ANTHROPIC_TYPES = _OPENAI_TYPES | {413: "request_too_large", 429: "rate_limit_error", 529: "overloaded_error"}
+from reef.inference.faults import Fault, fault_body, fault_event
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
@@ -84,14 +77,13 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 
 def error_body(path: str, error: ReefError) -> dict[str, Any]:
     """The error object as the clients of ``path`` expect it."""
-    said = f"{error.message}. {error.hint}" if error.hint else error.message
-    if path.startswith("/v1/messages"):
-        kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
-        return {"type": "error", "error": {"type": kind, "message": said, "code": error.code}}
-    if path.startswith("/v1/"):
-        kind = _OPENAI_TYPES.get(error.status, "api_error")
-        return {"error": {"message": said, "type": kind, "param": error.field, "code": error.code}}
-    return {"error": error.as_dict()}
+    if not path.startswith("/v1/"):
+        return {"error": error.as_dict()}
+    return fault_body("messages" if path.startswith("/v1/messages") else "chat", _fault(error), error.status)
+
+
+def _fault(error: ReefError) -> Fault:
+    return Fault(f"{error.message}. {error.hint}" if error.hint else error.message, "", error.code, error.field)
 
 
 def error_response(path: str, error: ReefError, headers: Mapping[str, str] | None = None) -> Response:
@@ -104,10 +96,4 @@ def error_response(path: str, error: ReefError, headers: Mapping[str, str] | Non
 
 def error_event(route: str, error: ReefError) -> bytes:
     """``error`` as an event in the middle of a stream of ``route``."""
-    path = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}[route]
-    body = error_body(path, error)
-    if route == "chat":
-        return b"data: " + dump_json(body) + b"\n\n"
-    if route == "responses":
-        body = {"type": "error", "code": error.code, "message": body["error"]["message"], "param": error.field}
-    return b"event: error\ndata: " + dump_json(body) + b"\n\n"
+    return fault_event(route, _fault(error), error.status)

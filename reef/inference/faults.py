@@ -69,15 +69,15 @@ def fault_body(route: str, fault: Fault, status: int = 0) -> dict[str, Any]:
         kind = fault.kind if fault.kind in _ANTHROPIC else by_status
         if code == _OVERFLOW and _TOO_LONG not in message:
             message = f"{_TOO_LONG}: {message}"
-        return {"type": "error", "error": {"type": kind, "message": message}}
+        return {"type": "error", "error": {"type": kind, "message": message, **({"code": code} if code else {})}}
     if _TOO_LONG in message:
         code = _OVERFLOW
     return {"error": {"message": message, "type": fault.kind or by_status, "param": fault.param, "code": code}}
 
 
-def fault_event(route: str, fault: Fault) -> bytes:
+def fault_event(route: str, fault: Fault, status: int = 0) -> bytes:
     """The fault as an event in the middle of a stream of ``route``."""
-    body = fault_body(route, fault)
+    body = fault_body(route, fault, status)
     if route == "messages":
         return frame(body, "error")
     if route == "chat":

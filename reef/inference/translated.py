@@ -214,7 +214,7 @@ def _judged(route: str, body: bytes, reader: AnswerReader) -> Finish:
     read = assemble(route, "", body)
     outcome = reader.outcome()
     state, code = RecordState.COMPLETE, read.flags[0] if read.flags else "empty_answer" if read.empty else None
-    if outcome.finish is None:
+    if outcome.finish is None or (outcome.finish == "pause" and route != "messages"):  # which only messages can say
         state, code = RecordState.INCOMPLETE, "no_finish_reason"
     elif reader.untold:
         state, code = RecordState.INCOMPLETE, f"not_translated: the answer holds a part of type {reader.untold}"

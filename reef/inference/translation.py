@@ -60,7 +60,8 @@ class TranslatingBackend(PassthroughBackend):
         self._proven: set[str] = set()
         self._learns = speaks is None
         self.unspoken = set() if speaks is None else {route for route in PATHS if route not in speaks}
-        self._is_openai = urlsplit(url).hostname == "api.openai.com"
+        host = urlsplit(url).hostname or ""
+        self._is_openai = host == "api.openai.com" or host.endswith(".openai.azure.com")
 
     @property
     def speaks(self) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def test_chat_to_messages() -> None:
     assert asked["system"] == [{"type": "text", "text": "be brief"}, {"type": "text", "text": "and kind"}]
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}}
     assert asked["messages"] == [
-        {"role": "user", "content": [{"type": "text", "text": "see"}, image]},
+        {"role": "user", "content": [text("[ada]"), text("see"), image]},
         {
             "role": "assistant",
             "content": [
@@ -125,7 +125,11 @@ def test_chat_to_responses() -> None:
     assert asked["instructions"] == "be brief\n\nand kind"
     image = {"type": "input_image", "image_url": PNG, "detail": "auto"}
     assert asked["input"] == [
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "see"}, image]},
+        {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "[ada]"}, {"type": "input_text", "text": "see"}, image],
+        },
         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
         {
             "type": "message",
@@ -443,6 +447,8 @@ def test_names_and_ids_fit_the_dialect_and_stay_the_same() -> None:
         ("responses", "chat", {"input": "x", "tools": [{"type": "web_search"}]}, "tools[0]"),
         ("responses", "chat", {"input": "x", "tools": [{"type": "mcp"}]}, "tools[0]"),
         ("responses", "chat", {"input": "x", "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ("responses", "chat", {"input": "x", "tool_choice": "required"}, "tool_choice"),
+        ("messages", "chat", {"messages": [USER], "tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
         ("responses", "chat", {"input": [{"type": "item_reference", "id": "i"}]}, "input[0].type"),
         (
             "responses",

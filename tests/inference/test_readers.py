@@ -139,6 +139,13 @@ def test_parallel_calls_come_out_one_after_the_other(deltas: list[dict[str, Any]
     assert reader.outcome().finish == "calls"
 
 
+def test_calls_of_one_id_are_two_calls_and_the_second_gets_its_own() -> None:
+    pieces, _ = read("chat", chat(calls(call(0, '{"k": 1}', "look", "a"), call(1, '{"k": 2}', "look", "a"))))
+    assert told(pieces) == TWO and [piece.call_id for piece in gather(pieces)] == ["a", ""]
+    late = [calls(call(0, None, None, None) | {"index": 0}), calls(call(0, '{"k": 1}', "look", "a"))]
+    assert gather(read("chat", chat(*late))[0]) == [Piece("call", '{"k": 1}', "look", "a")]
+
+
 def test_calls_letter_by_letter_are_the_same_calls() -> None:
     first, second = ('{"k": 1}', '{"k": 2}')
     bits = [calls(call(0, "", "look", "a")), *(calls(call(0, letter)) for letter in first)]

@@ -180,6 +180,11 @@ def words(parts: tuple[Part, ...], who: str) -> str:
     return "\n".join(found)
 
 
+def named(turn: Turn) -> tuple[Part, ...]:
+    """A turn's parts where no field can say who of several speaks, so that words must."""
+    return (Text(f"[{turn.name}]", turn.at), *turn.parts) if turn.name else turn.parts
+
+
 def marked(result: Result) -> tuple[Text | Image | File | Other, ...]:
     """A result's parts where no flag can say that the tool failed, so that words must."""
     return (Text("[error]", result.at), *result.parts) if result.is_error else result.parts

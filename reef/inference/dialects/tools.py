@@ -81,7 +81,10 @@ class Toolbox:
         kinds = {"auto": "auto", "none": "none", "required": "required", "any": "required", "one": "one"}
         if kind not in kinds:
             refuse("tool_choice", f"{kind!r} is not known, or is a tool of its own provider")
-        return Choice(kinds[kind], wire_name(namespace, name))  # type: ignore[arg-type]
+        wire = wire_name(namespace, name)
+        if kinds[kind] in ("required", "one") and not any(kind != "one" or tool.wire == wire for tool in self.tools):
+            refuse("tool_choice", f"no tool {name!r} is offered" if name else "no tool is offered")
+        return Choice(kinds[kind], wire)  # type: ignore[arg-type]
 
     def packed(self) -> tuple[Tool, ...]:
         """The tools; refused where all that was offered is out of reach."""

@@ -25,6 +25,7 @@ class _Call:
     key: int
     index: Any
     call_id: str = ""
+    given_id: str = ""
     name: str = ""
     begun: bool = False
     held: list[str] = field(default_factory=list)
@@ -89,14 +90,27 @@ class ChatReader:
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(thought, str):
             self._say(Piece("reasoning", thought))
-        content = delta.get("content")
-        for kind, text in _texts(content):
+        for kind, text in self._texts(delta.get("content")):
             self._say(Piece(kind, text, logprobs=logprobs))  # type: ignore[arg-type]
             logprobs = ()
         if delta.get("refusal"):
             self._say(Piece("refusal", delta["refusal"], logprobs=logprobs))
         for position, given in enumerate(delta.get("tool_calls") or ()):
             self._call(given, position if whole else None)
+
+    def _texts(self, content: Any) -> list[tuple[str, str]]:
+        """Content as kinds and texts; some servers send a list of parts."""
+        if isinstance(content, str) or content is None:
+            return [("text", content or "")]
+        found = []
+        for part in content:
+            if part.get("type") == "thinking":
+                found.append(("reasoning", "".join(one.get("text") or "" for one in part["thinking"])))
+            elif part.get("type") == "text":
+                found.append(("text", part["text"]))
+            else:
+                self.untold = self.untold or f"part_{part.get('type')}"
+        return found
 
     def _say(self, piece: Piece) -> None:
         """Words go on with the part that is open, or begin another."""
@@ -119,10 +133,12 @@ class ChatReader:
         call = self._find(index, call_id)
         if call is None:
             self._end_words()
-            call = _Call(len(self._calls), index, call_id)
+            call = _Call(len(self._calls), index)
             self._calls.append(call)
             self._line.begin(call.key)  # its place in the order, though its name may come later
-        call.call_id = call.call_id or call_id
+        if call_id and not call.given_id:  # some servers give several calls one id: the first keeps it
+            call.call_id = "" if any(one.given_id == call_id for one in self._calls) else call_id
+            call.given_id = call_id
         call.name = call.name or function.get("name") or ""
         text = function.get("arguments") or ""
         call.held.append(text if isinstance(text, str) else dump(text).decode())
@@ -133,13 +149,13 @@ class ChatReader:
         """The call a piece belongs to: by id, else by index; a new id under a used index is another call."""
         found: _Call | None = None
         for call in self._calls:
-            if call_id and call.call_id == call_id:
+            if call_id and call.given_id == call_id and (index is None or call.index in (None, index)):
                 return call
             if index is not None and call.index == index:
                 found = call
         if found is None and index is None and not call_id and self._calls:
             return self._calls[-1]
-        return None if found is not None and call_id and found.call_id not in ("", call_id) else found
+        return None if found is not None and call_id and found.given_id not in ("", call_id) else found
 
     def _tell(self, call: _Call) -> None:
         text = "".join(call.held)
@@ -155,20 +171,6 @@ class ChatReader:
             if not call.begun:  # it never got a name
                 self._tell(call)
         return self._line.close()
-
-
-def _texts(content: Any) -> list[tuple[str, str]]:
-    """Content as kinds and texts; some servers send a list of parts."""
-    if isinstance(content, str) or content is None:
-        return [("text", content or "")]
-    found = []
-    for part in content:
-        thought = part.get("thinking")
-        if thought:
-            found.append(("reasoning", "".join(one.get("text") or "" for one in thought)))
-        elif part.get("text"):
-            found.append(("text", part["text"]))
-    return found
 
 
 def _usage(given: Mapping[str, Any]) -> Usage:

@@ -10,7 +10,7 @@ from typing import Any
 
 from reef.inference.dialects.asking import cannot_say, refuse_part, write_settings
 from reef.inference.dialects.fields import refuse
-from reef.inference.dialects.prompt import File, Image, Part, Prompt, Result, Text, Thought, Tool, ToolCall, Turn
+from reef.inference.dialects.prompt import File, Image, Part, Prompt, Result, Text, Thought, Tool, ToolCall, Turn, named
 from reef.inference.dialects.tools import decoded
 from reef.inference.dialects.turns import leading
 
@@ -43,7 +43,7 @@ def ask(prompt: Prompt, model: str, stream: bool) -> dict[str, Any]:
         refuse(prompt.turns[-1].at, "an assistant's last word would be continued by this upstream; end with a user's")
     first, rest = leading(prompt.turns)
     body: dict[str, Any] = {"model": model, "max_tokens": MAX_TOKENS, "messages": _messages(rest)}
-    system = [_system(part) for turn in first for part in turn.parts if not (isinstance(part, Text) and not part.text)]
+    system = [_system(part) for turn in first for part in named(turn) if not (isinstance(part, Text) and not part.text)]
     if system:
         body["system"] = system
     if stream:
@@ -112,7 +112,7 @@ def _messages(turns: list[Turn]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for turn in turns:
         role = "user" if turn.role == "tool" else turn.role
-        blocks = [block for part in turn.parts for block in _blocks(part)]
+        blocks = [block for part in named(turn) for block in _blocks(part)]
         if not blocks:
             continue  # nothing was said, and this dialect has no empty message
         if messages and messages[-1]["role"] == role:

@@ -19,6 +19,7 @@ from reef.inference.dialects.prompt import (
     ToolCall,
     Turn,
     marked,
+    named,
     words,
 )
 from reef.inference.dialects.turns import leading
@@ -43,14 +44,14 @@ def ask(prompt: Prompt, model: str, stream: bool) -> dict[str, Any]:
     first, rest = leading(prompt.turns)
     body: dict[str, Any] = {"model": model, "input": [item for turn in rest for item in _items(turn)], "store": False}
     if first:
-        body["instructions"] = "\n\n".join(words(turn.parts, "a system message") for turn in first)
+        body["instructions"] = "\n\n".join(words(named(turn), "a system message") for turn in first)
     if stream:
         body["stream"] = True
     if prompt.tools:
         body["tools"] = [_tool(tool) for tool in prompt.tools]
         if prompt.choice is not None:
-            named = {"type": "function", "name": prompt.choice.name}
-            body["tool_choice"] = named if prompt.choice.kind == "one" else prompt.choice.kind
+            one = {"type": "function", "name": prompt.choice.name}
+            body["tool_choice"] = one if prompt.choice.kind == "one" else prompt.choice.kind
         if prompt.get("parallel") is False:
             body["parallel_tool_calls"] = False
     text: dict[str, Any] = {}
@@ -92,10 +93,10 @@ def _tool(tool: Tool) -> dict[str, Any]:
 def _items(turn: Turn) -> list[dict[str, Any]]:
     """One turn as items, in its own order."""
     if turn.role in ("user", "system"):
-        return [{"type": "message", "role": turn.role, "content": [_part(part) for part in turn.parts]}]
+        return [{"type": "message", "role": turn.role, "content": [_part(part) for part in named(turn)]}]
     items: list[dict[str, Any]] = []
     said: list[dict[str, Any]] = []
-    for part in turn.parts:
+    for part in named(turn):
         if isinstance(part, Text):
             if not said:
                 items.append({"type": "message", "role": "assistant", "content": said})
