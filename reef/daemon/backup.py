@@ -85,6 +85,8 @@ def restore(source: Path, home: Path, *, force: bool, progress: Progress) -> dic
         try:
             manifest = _unpacked(source, fresh, progress)
             _sound(fresh / _DATABASE)
+            for folder in (fresh, *(path for path in fresh.rglob("*") if path.is_dir())):
+                _sync(folder)
             aside = home.with_name(f"{home.name}.before-{time.strftime('%Y%m%d-%H%M%S')}") if used else None
             if aside is not None:
                 os.rename(home, aside)

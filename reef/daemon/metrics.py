@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ from reef import __version__
 from reef.core.histogram import BOUNDS_S, Histogram
 from reef.daemon.services import Services
 from reef.records.figures import figures
+
+_REASONS = 50
+"""Reason codes of one scenario that are shown by name: a recipe may make up any number of them."""
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -94,8 +98,16 @@ def _scenarios(services: Services) -> Iterator[Metric]:
     reasons = GaugeMetricFamily(
         "reef_report_reasons", "Reports that do not train, by reason.", labels=("scenario", "reason")
     )
+    named: Counter[str] = Counter()
+    rest: Counter[str] = Counter()
     for scenario, reason, count in found.reasons:
-        reasons.add_metric((scenario, reason), count)
+        named[scenario] += 1
+        if named[scenario] <= _REASONS:
+            reasons.add_metric((scenario, reason), count)
+        else:
+            rest[scenario] += count
+    for scenario, count in rest.items():
+        reasons.add_metric((scenario, "other"), count)
     oldest = GaugeMetricFamily(
         "reef_reports_parked_oldest_seconds", "Age of the oldest parked report.", labels=("scenario",)
     )

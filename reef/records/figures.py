@@ -35,7 +35,7 @@ _STATEMENTS = (
     " JOIN scenarios s ON s.id = r.scenario_id ORDER BY s.id",
     "SELECT s.name, substr(r.reason, 1, instr(r.reason || ':', ':') - 1), COUNT(*) FROM records r JOIN scenarios s ON"
     " s.id = r.scenario_id WHERE r.type = 'report' AND r.state IN ('parked','refused') AND r.reason IS NOT NULL"
-    " GROUP BY s.id, 2 ORDER BY s.id",
+    " GROUP BY s.id, 2 ORDER BY s.id, 3 DESC",
     "SELECT s.name, MIN(r.created_at) FROM records r JOIN scenarios s ON s.id = r.scenario_id WHERE r.type <> 'inference'"
     " AND r.state IN ('parked','accepted') AND r.state = 'parked' GROUP BY s.id",
     "SELECT DISTINCT s.name, i.release_id FROM records r JOIN report_refs f ON f.report_seq = r.seq JOIN records i ON"
