@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from reef import __version__
-from reef.cli import backup, daemon, doctor, exporting, logs, records, releases, tools
+from reef.cli import backup, daemon, doctor, exporting, logs, records, releases, tools, verify
 from reef.cli.common import show_error
 from reef.errors import ReefError
 
@@ -44,7 +44,7 @@ def root(
     """Options of every command."""
 
 
-for module in (daemon, records, releases, logs, doctor, backup, exporting, tools):
+for module in (daemon, records, releases, logs, doctor, verify, backup, exporting, tools):
     module.add_to(app)
 
 

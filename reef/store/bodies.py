@@ -183,7 +183,7 @@ class Segments:
         self._known.clear()
 
 
-def _unpack(data: bytes) -> bytes:
+def unpack(data: bytes) -> bytes:
     """The bytes that were packed; raises Unavailable when they are not those any more."""
     if data[:1] == b"\x01":
         try:
@@ -207,7 +207,7 @@ def read_body(db: sqlite3.Connection, manifest: bytes | None) -> bytes:
     """The exact bytes of a body; empty for none. Raises Unavailable when they are not whole."""
     if manifest is None:
         return b""
-    head, _, literal = _unpack(manifest).partition(b"\n")
+    head, _, literal = unpack(manifest).partition(b"\n")
     entries: list[int] = orjson.loads(head)
     wanted = sorted({entry for entry in entries if entry > 0})
     found: dict[int, bytes] = {}
@@ -215,7 +215,7 @@ def read_body(db: sqlite3.Connection, manifest: bytes | None) -> bytes:
         some = wanted[start : start + 500]
         marks = ",".join("?" * len(some))
         for segment_id, data in db.execute(f"SELECT id, data FROM segments WHERE id IN ({marks})", some):
-            found[segment_id] = _unpack(data)
+            found[segment_id] = unpack(data)
     if missing := set(wanted) - found.keys():
         raise _garbled(f"{len(missing)} of its parts are gone")
     parts: list[bytes] = []
@@ -233,4 +233,4 @@ def segment_ids(manifest: bytes | None) -> set[int]:
     """The shared segments a body uses (for retention)."""
     if manifest is None:
         return set()
-    return {entry for entry in orjson.loads(_unpack(manifest).partition(b"\n")[0]) if entry > 0}
+    return {entry for entry in orjson.loads(unpack(manifest).partition(b"\n")[0]) if entry > 0}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from reef.errors import ReefError, Unavailable
 from reef.store.damage import read_only, torn, unsound
+from reef.store.holders import holders
 from reef.store.schema import migrate
 from reef.store.space import FLOOR_BYTES, Room
 from reef.store.trouble import damaged, store_error
@@ -78,7 +79,7 @@ class DatabaseFile:
             connection = self._connect(self.path)
             if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
                 raise Unavailable(
-                    f"a program that reads {self.path} keeps it from being checked",
+                    f"a program that reads {self.path}{holders(self.path)} keeps it from being checked",
                     hint="close it",
                     code="store_io_error",
                 )

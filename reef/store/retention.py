@@ -19,6 +19,7 @@ from pathlib import Path
 
 from reef.errors import ReefError
 from reef.store.bodies import segment_ids
+from reef.store.clock import SteadyClock
 from reef.store.database import Store
 
 log = logging.getLogger("reef.retention")
@@ -29,10 +30,7 @@ _BATCH_BYTES = 2**20
 _EVERY_S, _SOON_S = 600.0, 30.0
 _SETTLE_S = 5.0
 _STEADY_S = 3600.0
-"""So long the clock must have gone steadily since the start before an age is believed."""
-_DISTRUST_S = 24 * 3600.0
-"""So long no age is believed after the clock has jumped."""
-_JUMP_S = 600.0
+"""So long the clock must have gone steadily since the start before anything is removed for its age."""
 _ORPHAN_AGE_S = 24 * 3600.0
 """An artifact without a release may belong to a step that a crash interrupted and that is about to be found again."""
 
@@ -91,30 +89,12 @@ def sweep(
     return Purged(bodies, segments, _collect_artifacts(store, home, limits.keep_releases, orphans_before_s))
 
 
-class SteadyClock:
-    """Tells whether the clock on the wall can be believed: one that was set wrong, or jumps, must not make things old."""
-
-    def __init__(self, wall: Callable[[], float] = time.time, running: Callable[[], float] | None = None) -> None:
-        self._wall, self._running = wall, running or _since_boot
-        self._ahead = self._wall() - self._running()
-        self._believed_from = self._running() + _STEADY_S
-
-    def believed(self) -> bool:
-        """True once the clock has gone as fast as time does for long enough."""
-        ahead = self._wall() - self._running()
-        if abs(ahead - self._ahead) > _JUMP_S:
-            log.warning("the clock has jumped by %.0f s: nothing is removed for its age for a day", ahead - self._ahead)
-            self._believed_from = self._running() + _DISTRUST_S
-        self._ahead = ahead
-        return self._running() >= self._believed_from
-
-
 class Retention:
     """Sweeps at the start and then every ten minutes until stopped; at once when the disk is full."""
 
     def __init__(self, store: Store, home: Path, limits: Limits) -> None:
         self._store, self._home, self._limits = store, home, limits
-        self._clock = SteadyClock()
+        self._clock = SteadyClock(_STEADY_S)
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reef-retention", daemon=True)
@@ -310,9 +290,3 @@ def _changed_at(folder: Path) -> float:
         return folder.stat().st_mtime
     except FileNotFoundError:
         return math.inf
-
-
-def _since_boot() -> float:
-    """Seconds that no one can set, sleep of the machine included where the system counts it."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)

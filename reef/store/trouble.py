@@ -10,6 +10,7 @@ import sqlite3
 from pathlib import Path
 
 from reef.errors import ReefError, StoreFull, Unavailable
+from reef.store.holders import holders
 
 _KEPT = "nothing is deleted; stop the daemon, keep a copy of the file, and restore a backup: reef restore"
 
@@ -25,7 +26,7 @@ def store_error(error: sqlite3.Error | MemoryError, path: Path | None, *, act: s
             return damaged(path, str(error))
         case "SQLITE_BUSY" | "SQLITE_LOCKED":
             return Unavailable(
-                f"another program holds {where} for itself",
+                f"another program{holders(path) if path is not None else ''} holds {where} for itself",
                 hint="end its transaction, or close it: for example a database shell",
                 code="store_busy",
             )

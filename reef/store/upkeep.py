@@ -10,6 +10,7 @@ import sqlite3
 
 from reef.errors import StoreFull
 from reef.store.file import BUSY_MS, DatabaseFile
+from reef.store.holders import holders
 from reef.store.space import FLOOR_BYTES
 
 log = logging.getLogger("reef.store")
@@ -69,9 +70,10 @@ class Upkeep:
         size = self._file.log_bytes()
         if size >= self._warn_bytes:
             log.warning(
-                "the log of %s has grown to %.0f MB: a program that reads it keeps it from beginning anew",
+                "the log of %s has grown to %.0f MB: a program that reads it%s keeps it from beginning anew",
                 self._file.path,
                 size / 1e6,
+                holders(self._file.path),
             )
             self._warn_bytes = 2 * size
         elif size < _LONG_BYTES:

@@ -24,6 +24,7 @@ from reef.gate import checks_pass
 from reef.records import Mark, RecordStore, Row
 from reef.releases import ReleaseChain, StepCommit
 from reef.runtime import Blocked, Outcome, Refused, Skip, Stale, StepRequest, TrainingRuntime
+from reef.store.clock import SteadyClock
 from reef.train.algos.preparers import preparer_for
 from reef.train.processors.base import DataProcessor, RecipeBug
 from reef.train.slime_runtime.reef_adapters.preparation import prepare_slime_step
@@ -102,6 +103,7 @@ class Trainer:
         """Called, from a judge's thread, when a derived judgment has ended; the loop looks again."""
         self._lags: tuple[str | None, dict[str | None, int]] = (None, {})
         self._unpublished: Release | None = None
+        self._clock = SteadyClock(0.0)
         full = {
             **config,
             "first_batch": row.step + 1,
@@ -143,7 +145,7 @@ class Trainer:
                     for row in rows:
                         self._ingest(row)
                         rev = self._rev = row.rev or rev
-                if self.park_timeout_s is not None:
+                if self.park_timeout_s is not None and self._clock.believed():
                     self.processor.expire(time.time() - self.park_timeout_s)
                 self._keep_judged()
                 self._progress = self.processor.progress()

@@ -222,7 +222,7 @@ class TorchRuntime:
         try:
             self._whole(parent.content_id)
         except (BadConfig, NotFound) as error:
-            return f"{error.message}; roll back to a release that has its files"
+            return f"{parent.release_id}: {error.message}; roll back to a release that has its files"
         manifest = artifacts.read_manifest(self.home, parent.content_id)
         if manifest["base_content_id"] != base:
             return f"{parent.release_id} has another base model; {_OTHER_BASE}"
