@@ -39,8 +39,9 @@ async def report(request: Request) -> Response:
         raise Conflict(f"recipe {scenario.recipe.name} takes no reports", hint=hint, code="no_reports")
     parsed = parse_report(body, schema)
     report_id = parsed.agent_record_id
-    if report_id is None and "idempotency-key" in request.headers:
-        report_id = check_name(request.headers["idempotency-key"], "idempotency-key")
+    if "idempotency-key" in request.headers:
+        key = check_name(request.headers["idempotency-key"], "idempotency-key")
+        report_id = report_id or key
     payload = parsed.payload
     if not parsed.references:
         named = await asyncio.to_thread(_session_references, services.records, scenario.name, parsed, report_id)
