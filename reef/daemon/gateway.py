@@ -170,6 +170,8 @@ async def _streamed(services: Services, scenario: Scenario, call: Call, exchange
     try:
         await asyncio.wrap_future(opening)
     except (StoreFull, Unavailable) as error:
+        # What failed to reach the disk may be there all the same once the store has been opened again.
+        services.records.abandon(exchange.record_id, f"{error.code}: its receipt could not be given")
         pending.cancel() if services.refuse_unrecorded else None
         recorded, receipt = False, services.unrecorded_header(error)
     await asyncio.wait((pending,), timeout=services.keepalive_s)

@@ -174,9 +174,12 @@ def a_failing_call_while_it_answers(tmp_path: Path, call: str, errno: str, turns
                     burst.run()
                 with one.client() as client:
                     eventually(lambda client=client: client.status()["store"]["degraded"] is None, 30)
+                    eventually(lambda client=client: not client.records("s", state="open"), 30)
                 if not tracer.injected():
                     break
                 failed.append(turn)
+                if call == "fdatasync":
+                    assert reopened(one.home) >= len(failed), "what failed to reach the disk once is not tried again"
             burst.run()
             burst.check()
             assert one.child.poll() is None
@@ -188,6 +191,10 @@ def a_failing_call_while_it_answers(tmp_path: Path, call: str, errno: str, turns
         finally:
             one.kill()
     return failed
+
+
+def reopened(home: Path) -> int:
+    return (home / "logs" / "reef.jsonl").read_text().count("has been opened again and checked")
 
 
 @pytest.mark.parametrize(
