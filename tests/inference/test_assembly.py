@@ -73,6 +73,16 @@ def test_chat_does_not_depend_on_the_cut(edges: list[int], text: str) -> None:
     assert [one["function"]["arguments"] for one in message["tool_calls"]] == list(ARGUMENTS)
 
 
+@given(st.lists(st.integers(0, 400), max_size=30), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.booleans())
+def test_line_ends_and_cuts_do_not_matter_to_events(edges: list[int], line_end: bytes, ended: bool) -> None:
+    raw = b"event: one\ndata: a\ndata: b\n\n: note\n\nid: 7\nevent: two\ndata: {\ndata: }\n\ndata: last"
+    raw = (raw + (b"\n\n" if ended else b"")).replace(b"\n", line_end)
+    cutter = EventCutter()
+    slices = [raw[start:end] for start, end in zip([0, *sorted(edges)], [*sorted(edges), len(raw)], strict=True)]
+    found = [event for piece in slices for event in cutter.feed(piece)]
+    assert [*found, *cutter.close()] == [("one", b"a\nb"), ("two", b"{\n}"), ("", b"last")]
+
+
 @given(st.lists(st.integers(0, 400), max_size=30))
 def test_network_cuts_do_not_matter_to_a_running_stream(edges: list[int]) -> None:
     raw = chat({"content": "naïve 海 😀"}, call(0, "{}", "f", "a"))

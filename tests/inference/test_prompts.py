@@ -123,6 +123,8 @@ def test_results_follow_the_order_of_the_calls_and_reused_ids_pair_with_the_newe
         "chat", messages=[USER, calls("a", "b"), result("b", "2"), result("a", "1"), calls("a"), result("a", "3")]
     )
     assert [content for role, content in roles(prompt) if role == "tool"] == ["1", "2", "3"]
+    prompt = parse("chat", messages=[USER, calls("a"), USER, calls("a"), result("a", "4")])
+    assert [role for role, _ in roles(prompt)] == ["user", "assistant", "user", "assistant", "tool"]
     with pytest.raises(BadRequest, match="no earlier message calls") as told:
         parse("chat", messages=[USER, result("x", "1")])
     assert told.value.field == "messages[1]"

@@ -16,11 +16,11 @@ from reef.errors import UpstreamError
 from reef.inference.assembly import assemble
 from reef.inference.base import Finish
 from reef.inference.dialects import DIALECTS
-from reef.inference.dialects.answer import Head, Outcome, Piece
+from reef.inference.dialects.answer import Head, Outcome, Piece, gather
 from reef.inference.dialects.prompt import Prompt
 from reef.inference.protocol import check_stream
 from reef.inference.translated import TranslatedStream
-from tests.inference.test_readers import HEAD, carried, read
+from tests.inference.test_readers import HEAD, call, calls, carried, chat, read
 from tests.inference.test_render import OUTCOMES, PIECES
 
 PAIRS = list(itertools.permutations(DIALECTS, 2))
@@ -66,7 +66,7 @@ def translate(route: str, target: str, source: Source) -> tuple[bytes, Finish]:
             async for chunk in stream.slices():
                 sent += chunk
         except UpstreamError:
-            pass
+            assert not assemble(route, "text/event-stream", sent).complete, "an error behind the end"
         return sent, stream.finish(sent)
 
     return asyncio.run(run())
@@ -110,3 +110,21 @@ def test_an_answer_that_breaks_off_anywhere_has_no_made_up_end(
     for kind in ("text", "reasoning", "arguments"):
         some, all_ = ["".join(p.text for p in read(route, raw)[0] if p.kind == kind) for raw in (sent, full)]
         assert all_.startswith(some)
+
+
+def test_what_follows_the_end_mark_changes_nothing() -> None:
+    whole = written("chat", [Piece("text", "a")], Outcome("stop"))
+    sent, finish = translate("messages", "chat", Source([whole]))
+    assert translate("messages", "chat", Source([whole, whole], breaks=True)) == (sent, finish)
+    assert finish.state is RecordState.COMPLETE
+
+
+def test_what_waited_for_its_turn_is_passed_on_when_the_source_breaks_off() -> None:
+    first, second = calls(call(0, '{"k"', "look", "a")), calls(call(1, '{"k": 2}', "list", "b"))
+    sent, finish = translate("messages", "chat", Source([chat(first, second, finish=None, done=False)], breaks=True))
+    check_stream("messages", sent, whole=False)
+    assert [(piece.name, piece.text) for piece in gather(read("messages", sent)[0])] == [
+        ("look", '{"k"'),
+        ("list", '{"k": 2}'),
+    ]
+    assert (finish.state, finish.reason) == (RecordState.INCOMPLETE, "upstream_broke_off")

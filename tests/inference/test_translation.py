@@ -553,9 +553,10 @@ async def test_a_model_that_is_not_found_is_no_missing_route(raw: bytes) -> None
 async def test_a_server_that_does_not_find_the_model_in_an_empty_call_either() -> None:
     said = b'{"error": {"message": "model far-1 not found"}}'
     scripts = [Script([said], status=404), Script([b'{"error": {"message": "model not found"}}'], status=404)]
-    async with upstream(None, *scripts) as (backend, _):
+    async with upstream(None, *scripts) as (backend, provider):
         answer, sent, _, _ = await ask(backend, make_call("messages"))
         assert (answer.status, sent) == (404, said) and backend.speaks == tuple(PATHS)
+        assert len(provider.seen) == 2, "no other route is tried"
 
 
 async def test_where_nothing_is_there_the_404_stays_and_nothing_is_learned() -> None:
