@@ -102,23 +102,31 @@ def test_a_backup_under_load_holds_what_was_acknowledged_before_it_began(tmp_pat
         client.call(HELLO)
 
 
-@pytest.fixture
-def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with a chain of three releases, files of them, and a consumed report."""
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a chain of three releases, files of them, and consumed reports."""
+    home = tmp_path_factory.mktemp("made") / "home"
     settings = {"reef_upstream_url": "http://127.0.0.1:9", "reef_recipe": STUB, "reef_batch_size": "1"}
-    with daemon(home, **settings) as one, one.client() as client:
-        client.post("/reef/records", {"records": [imported(f"i{number}") for number in (1, 2)]})
-        for number in (1, 2):
-            client.report(score=1, references=[f"i{number}"])
-            eventually(lambda number=number: client.get("/reef/scenarios/s")["step"] == number)
-        for row in client.releases("s"):
-            if row["release_id"] != "r0":
-                folder = home / "artifacts" / row["content_id"] / "adapter"
-                folder.mkdir(parents=True)
-                (folder / "weights.bin").write_bytes(row["content_id"].encode() * 1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        with daemon(home, **settings) as one, one.client() as client:
+            client.post("/reef/records", {"records": [imported(f"i{number}") for number in (1, 2)]})
+            for number in (1, 2):
+                client.report(score=1, references=[f"i{number}"])
+                eventually(lambda number=number: client.get("/reef/scenarios/s")["step"] == number)
+            for row in client.releases("s"):
+                if row["release_id"] != "r0":
+                    folder = home / "artifacts" / row["content_id"] / "adapter"
+                    folder.mkdir(parents=True)
+                    (folder / "weights.bin").write_bytes(row["content_id"].encode() * 1000)
     return home
+
+
+@pytest.fixture
+def chain(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that home for one test."""
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    return Path(shutil.copytree(made, tmp_path / "home"))
 
 
 def test_restored_is_what_was_backed_up(chain: Path, tmp_path: Path) -> None:
