@@ -185,7 +185,9 @@ def test_up_twice_down_twice(tmp_path: Path) -> None:
         again = schema(reef(tmp_path, *words), "up")
         assert (again["started"], again["pid"], again["url"]) == (False, first["pid"], first["url"])
         refused(
-            reef(tmp_path, "serve", "--port", "0", "--upstream-url", upstream.url), 3, "another daemon already uses"
+            reef(tmp_path, "serve", "--port", "0", "--upstream-url", upstream.url),
+            3,
+            f"pid {first['pid']} already uses",
         )
         assert first["url"] in reef(tmp_path, "status").out
         assert schema(reef(tmp_path, "down", "--json"), "down")["stopped"] is True
