@@ -20,7 +20,7 @@ from rich.text import Text
 from reef.cli.bar import Progress, bar
 from reef.cli.common import HomeOption, JsonOption, client_of, home_of, print_json, since_of, talk
 from reef.client import ReefClient, RemoteError
-from reef.errors import BadRequest, Conflict
+from reef.errors import BadRequest, Conflict, NotFound
 
 _KINDS = {"all": None, "records": "inference", "reports": "report", "training": "inference"}
 _FORMATS = ("jsonl", "parquet")
@@ -69,8 +69,8 @@ def export(
         raise BadRequest(f"no format {format!r}", hint=f"one of: {', '.join(_FORMATS)}")
     if output is None and (format == "parquet" or as_json):
         raise BadRequest("this needs a file to write", hint="add -o FILE")
-    if output is not None and output.exists():
-        raise Conflict(f"{output} exists", hint="choose another name, or remove it first", code="file_exists")
+    if output is not None:
+        _check_new(output)
     first = None if since is None else since_of(since)
     with client_of(home) as client, bar(bytes=False) as progress:
         rows = _rows(client, what, scenario, first, progress)
@@ -108,10 +108,12 @@ def import_file(
 
     Example: reef import all.jsonl --rejected not-taken.jsonl
     """
-    if rejected is not None and rejected.exists():
-        raise Conflict(f"{rejected} exists", hint="choose another name, or remove it first", code="file_exists")
+    if rejected is not None:
+        _check_new(rejected)
     errors: list[dict[str, Any]] = []
     piped, done = str(file) == "-", 0
+    if not piped and not file.is_file():
+        raise NotFound(f"there is no file {file}", hint="make one with: reef export -o FILE")
     with contextlib.ExitStack() as held:
         lines: IO[bytes] = sys.stdin.buffer if piped else held.enter_context(file.open("rb"))
         progress = held.enter_context(bar())
@@ -134,6 +136,15 @@ def import_file(
         talk.print(Text(f"{importing.records:,} records and {importing.reports:,} reports are in{more}"))
     if errors:
         raise typer.Exit(1)
+
+
+def _check_new(path: Path) -> None:
+    """Raise when ``path`` exists or cannot be made; what is written is for its owner's eyes only, as the store is."""
+    os.umask(0o077)
+    if path.exists():
+        raise Conflict(f"{path} exists", hint="choose another name, or remove it first", code="file_exists")
+    if not path.parent.is_dir():
+        raise NotFound(f"there is no directory {path.parent}", hint="make it first")
 
 
 # -- out
@@ -272,7 +283,8 @@ class _Importing:
                 return error.message
             except RemoteError as error:
                 if error.status in _OF_THE_LINE:
-                    return error.message if error.field is None else f"{error.field}: {error.message}"
+                    field = (error.field or "").removeprefix("records[0].")
+                    return f"{field}: {error.message}" if field else error.message
                 if error.status != 503 or not left:
                     raise
                 time.sleep(_WAIT_S)

@@ -53,6 +53,8 @@ def backup(home: Path, target: Path, *, with_token: bool, progress: Progress) ->
         raise NotFound(f"there is no database in {home}", hint="name another state directory with --home")
     if target.exists():
         raise Conflict(f"{target} exists", hint="choose another name, or remove it first", code="file_exists")
+    if not target.parent.is_dir():
+        raise NotFound(f"there is no directory {target.parent}", hint="make it first")
     work = target.parent / f".{target.name}.{os.getpid()}"
     work.mkdir(mode=0o700)
     try:

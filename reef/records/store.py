@@ -46,7 +46,8 @@ class RecordStore:
         response = record.payload.get("response") if record.request_type is RequestType.INFERENCE else None
         training = response.get("training") if isinstance(response, Mapping) else None
         if isinstance(response, Mapping):
-            response = {key: value for key, value in response.items() if key != "training"} or None
+            plain = {key: value for key, value in response.items() if key != "training"}
+            response = plain if plain or training is None else None
         request = record.payload.get("request") if record.request_type is RequestType.INFERENCE else record.payload
         parts = [b"" if value is None else json.dumps(value, default=dict).encode() for value in (request, response)]
         said = json.dumps([record.request_type, record.scenario, record.payload], sort_keys=True, default=dict)

@@ -172,6 +172,7 @@ def test_what_is_there_is_refused_or_moved_aside_and_never_deleted(chain: Path, 
     schema(reef(chain, "backup", str(file), "--json"), "backup")
     refused(reef(chain, "backup", str(file)), 1, "exists")
     refused(reef(tmp_path / "nothing", "backup", str(tmp_path / "c.tar.zst")), 4, "no database")
+    refused(reef(chain, "backup", str(tmp_path / "none" / "b.tar.zst")), 4, "no directory")
     other.mkdir()
     (other / "mine.txt").write_text("keep me")
     refused(reef(other, "restore", str(file)), 1, "is not empty", "--force")

@@ -75,6 +75,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, S
         client.report(feedback="only words \u2028", references=[receipts[2]], agent_record_id="mine")
         client.report(score=1, session="run 1/x")
         other.post("/reef/records", {"records": [imported(f"i{number}") for number in range(1, 451)]})
+        other.post("/reef/records", {"agent_record_id": "empty", "request": {}, "response": {}})
         other.report(score=0.5, references=["i1"])
         other.report(score=-1.5, references=["i1"])
         yield one, upstream
@@ -96,9 +97,10 @@ def test_what_comes_out_goes_in_and_comes_out_again(
 ) -> None:
     home, file = source[0].home, tmp_path / "all.jsonl"
     made = schema(reef(home, "export", "-o", str(file), "--json"), "export")
+    assert file.stat().st_mode & 0o777 == 0o600
     assert made["rows"] == total(source[0]) == len(file.read_bytes().splitlines())
     done = schema(reef(target.home, "import", str(file), "--json"), "import")
-    assert (done["records"], done["reports"], done["errors"]) == (457, 5, [])
+    assert (done["records"], done["reports"], done["errors"]) == (458, 5, [])
     before, after = exported(home), exported(target.home)
     assert alike(after) == alike(before)
     assert [row["agent_record_id"] for row in after if row["request_type"] == "report"] == [
@@ -169,7 +171,7 @@ def test_pipes_filters_and_names(source: tuple[Daemon, ScriptedProvider], target
     home = source[0].home
     assert {row["scenario"] for row in exported(home, "-s", "other")} == {"other"}
     assert {row["request_type"] for row in exported(home, "reports")} == {"report"}
-    assert len(exported(home, "records", "-s", "other")) == 450
+    assert len(exported(home, "records", "-s", "other")) == 451
     assert exported(home, "--since", "2099-01-01") == []
     assert len(exported(home, "--since", "1h")) == total(source[0])
     piped = reef(home, "export", "-s", "other").out
@@ -178,11 +180,14 @@ def test_pipes_filters_and_names(source: tuple[Daemon, ScriptedProvider], target
     taken = tmp_path / "taken"
     taken.touch()
     refused(reef(home, "export", "-o", str(taken)), 1, "exists")
+    refused(reef(home, "export", "-o", str(tmp_path / "none" / "x.jsonl")), 4, "no directory")
+    refused(reef(home, "import", str(tmp_path / "none.jsonl")), 4, "there is no file")
     refused(reef(home, "export", "everything"), 2, "nothing is called 'everything'", "training")
     refused(reef(home, "export", "--format", "csv"), 2, "no format 'csv'")
     refused(reef(home, "export", "--format", "parquet"), 2, "-o FILE")
     refused(reef(home, "export", "-s", "nowhere"), 4, "no scenario 'nowhere'")
-    refused(reef(tmp_path / "none", "import", str(taken)), 3) if taken.write_text("{}") else None
+    taken.write_text("{}")
+    refused(reef(tmp_path / "none", "import", str(taken)), 3, "no daemon runs on")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
