@@ -218,7 +218,7 @@ def _packed(raw: IO[bytes], files: Mapping[str, Path], manifest: dict[str, Any],
         progress("packing", done, total)
 
     with (
-        zstandard.ZstdCompressor(level=3, threads=-1, write_checksum=True).stream_writer(raw, closefd=False) as packer,
+        zstandard.ZstdCompressor(level=3, write_checksum=True).stream_writer(raw, closefd=False) as packer,
         tarfile.open(fileobj=packer, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
         for name, path in files.items():
