@@ -5,6 +5,7 @@ Calls in a dialect the provider speaks pass untouched. Knows nothing of records 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -19,10 +20,14 @@ from reef.inference.passthrough import PassthroughBackend
 from reef.inference.sse import dump
 from reef.inference.translated import WholeAnswer, read_whole, translate_answer, unpacked
 
+log = logging.getLogger("reef.inference")
+
 PATHS: Mapping[str, str] = {route: path for path, route in ROUTES.items()}
 """Path of each dialect's route."""
 
 _MISSING = (404, 405)
+_REFUSED = (400, 422)
+_EFFORT = re.compile(rb"effort|reasoning|think", re.IGNORECASE)
 _ANTHROPIC_VERSION = ("anthropic-version", "2023-06-01")
 _FOREIGN = {"messages": "openai-", "chat": "anthropic-", "responses": "anthropic-"}
 """Beginning of header names that mean nothing to a provider of that dialect."""
@@ -58,6 +63,7 @@ class TranslatingBackend(PassthroughBackend):
         super().__init__(url, **settings)
         self._direct = PassthroughBackend(url, **settings)
         self._proven: set[str] = set()
+        self._effortless: set[str] = set()
         self._learns = speaks is None
         self.unspoken = set() if speaks is None else {route for route in PATHS if route not in speaks}
         host = urlsplit(url).hostname or ""
@@ -76,7 +82,7 @@ class TranslatingBackend(PassthroughBackend):
             answered = whole = await read_whole(answered)
             if _names_model(call, whole):
                 return answered
-            self.unspoken.add(call.route)
+            self._learn(call.route)
         prompt = DIALECTS[call.route].parse(call.body)
         refusal: BadRequest | None = None
         for target in self.speaks:
@@ -85,17 +91,31 @@ class TranslatingBackend(PassthroughBackend):
             except BadRequest as error:
                 refusal = refusal or error
                 continue
-            answer = await self._direct.chat(asked)
+            answer = await self._send(asked, call, prompt)
             if answer.status not in _MISSING or not await self._is_missing(asked):
                 return await translate_answer(call, prompt, target, answer)
             await answer.aclose()
-            self.unspoken.add(target)
+            self._learn(target)
         if refusal is not None:
             raise refusal
         self.unspoken.clear()  # nothing is there at all: a wrong address, or a server that is not yet what it will be
         if answered is None:
             raise NotFound("the model's server has no route for model calls", hint="see reef.upstream_url")
         return answered
+
+    async def _send(self, asked: Call, call: Call, prompt: Prompt) -> Answer:
+        """Send the translated call; where the model is refused any say on its effort, which many agents always send, again
+        without: a refusal runs nothing, and effort is a wish, not a part of what was said."""
+        answer = await self._direct.chat(asked)
+        wished = "effort" in prompt.settings and _model(call) not in self._effortless
+        if answer.status not in _REFUSED or not wished:
+            return answer
+        whole = await read_whole(answer)
+        if not _EFFORT.search(unpacked(whole)):
+            return whole
+        self._effortless.add(_model(call))
+        log.info("model %.100s takes no reasoning effort; it is left out from now on", _model(call))
+        return await self._direct.chat(self._asked(call, prompt, asked.route))
 
     async def count_tokens(self, call: Call) -> Mapping[str, Any]:
         """The provider's own count; nobody else can count its tokens."""
@@ -112,6 +132,10 @@ class TranslatingBackend(PassthroughBackend):
         await super().aclose()
         await self._direct.aclose()
 
+    def _learn(self, route: str) -> None:
+        self.unspoken.add(route)
+        log.info("the provider has no %s; its calls are translated", PATHS[route])
+
     async def _is_missing(self, call: Call) -> bool:
         """Whether the route that answered 404 is not there, told by an empty request that cannot run anything."""
         if not self._learns or call.route in self._proven:
@@ -125,7 +149,10 @@ class TranslatingBackend(PassthroughBackend):
 
     def _asked(self, call: Call, prompt: Prompt, target: str) -> Call:
         """The call as a provider of dialect ``target`` takes it."""
-        body = DIALECTS[target].ask(prompt, str(call.body.get("model") or ""), call.stream)
+        if _model(call) in self._effortless:
+            settings = {name: setting for name, setting in prompt.settings.items() if name != "effort"}
+            prompt = replace(prompt, settings=settings)
+        body = DIALECTS[target].ask(prompt, _model(call), call.stream)
         if self._is_openai and target == "chat" and "max_tokens" in body:
             body["max_completion_tokens"] = body.pop("max_tokens")  # the only name its reasoning models know
         headers = _headers(call, target)
@@ -149,8 +176,10 @@ def _headers(call: Call, target: str) -> tuple[tuple[str, str], ...]:
 
 def _names_model(call: Call, answered: WholeAnswer) -> bool:
     """Whether a 404 speaks of the model that was asked for, and not of the route."""
-    model = call.body.get("model")
-    if not isinstance(model, str) or not model:
-        return False
+    model = _model(call)
     said = unpacked(answered).decode("utf-8", "replace")
-    return re.search(rf"(?<![\w.-]){re.escape(model)}(?![\w.-])", said) is not None
+    return bool(model) and re.search(rf"(?<![\w.-]){re.escape(model)}(?![\w.-])", said) is not None
+
+
+def _model(call: Call) -> str:
+    return str(call.body.get("model") or "")

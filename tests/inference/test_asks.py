@@ -496,6 +496,15 @@ def test_what_cannot_be_said_is_refused_by_name(source: str, target: str, body: 
     assert told.value.field == field and told.value.message.startswith(field)
 
 
+def test_a_long_user_id_is_told_by_its_hash() -> None:
+    user = json.dumps({"device_id": "d" * 64, "session_id": "s" * 36})
+    for target in ("chat", "responses"):
+        asked = turn("messages", target, {"messages": [USER], "metadata": {"user_id": user}})
+        assert len(asked["user"]) == 64 and asked["user"] != user[:64]
+        assert asked == turn("messages", target, {"messages": [USER], "metadata": {"user_id": user}})
+    assert turn("chat", "messages", {"messages": [USER], "user": user})["metadata"] == {"user_id": user}
+
+
 def test_defaults_need_not_be_said() -> None:
     plain = {"n": 1, "frequency_penalty": 0, "logit_bias": {}, "verbosity": "medium", "parallel_tool_calls": True}
     off = {"logprobs": False, "store": False, "service_tier": "auto", "response_format": {"type": "text"}}

@@ -390,7 +390,7 @@ async def test_thinking_is_shown_to_who_asked_and_seals_come_back_to_their_maker
     assert json.loads(provider.seen[1].raw)["messages"][1]["content"] == blocks
     chunk = {
         "model": "m-1",
-        "choices": [{"index": 0, "message": {"reasoning": "hm", "content": "a"}, "finish_reason": "stop"}],
+        "choices": [{"index": 0, "message": {"reasoning_content": "hm", "content": "a"}, "finish_reason": "stop"}],
     }
     async with upstream("chat", Script([json.dumps(chunk).encode()])) as (backend, _):
         _, _, _, quiet = await ask(backend, make_call("messages"))
@@ -398,6 +398,42 @@ async def test_thinking_is_shown_to_who_asked_and_seals_come_back_to_their_maker
     assert quiet.body is not None and shown.body is not None
     assert [block["type"] for block in quiet.body["content"]] == ["text"]
     assert shown.body["content"][0] == {"type": "thinking", "thinking": "hm", "signature": ""}
+
+
+async def test_thoughts_go_back_under_the_name_their_provider_gave_them() -> None:
+    for name in ("reasoning", "reasoning_content"):
+        message = {"role": "assistant", name: "hm", "content": "a"}
+        body = {"model": "m-1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        async with upstream("chat", Script([json.dumps(body).encode()])) as (backend, provider):
+            _, _, _, read = await ask(backend, make_call("messages", thinking={"type": "adaptive"}))
+            assert read.body is not None
+            again = [USER, {"role": "assistant", "content": read.body["content"]}, USER]
+            await ask(backend, make_call("messages", messages=again))
+        assert json.loads(provider.seen[1].raw)["messages"][1] == message
+
+
+REFUSED_EFFORT = Script(
+    [b'{"error": {"message": "Unrecognized request argument supplied: reasoning_effort"}}'], status=400
+)
+
+
+@pytest.mark.parametrize("target", ["chat", "responses"])
+async def test_a_model_that_takes_no_effort_is_asked_without_from_then_on(target: str) -> None:
+    scripts = [REFUSED_EFFORT, *([ANSWERS[target, False](tools=False)] * 2), REFUSED_EFFORT]
+    async with upstream(target, *scripts) as (backend, provider):
+        for _ in range(2):
+            _, _, finish, _ = await ask(backend, make_call("messages", output_config={"effort": "high"}))
+            assert finish.state is RecordState.COMPLETE
+        assert [b"effort" in seen.raw for seen in provider.seen] == [True, False, False]
+        answer, _, _, _ = await ask(backend, make_call("messages", output_config={"effort": "high"}))
+        assert answer.status == 400 and len(provider.seen) == 4, "what is refused without it stays refused"
+    other = Script([b'{"error": {"message": "no such tool"}}'], status=400)
+    async with upstream(target, other) as (backend, provider):
+        answer, _, _, _ = await ask(backend, make_call("messages", output_config={"effort": "high"}))
+        assert answer.status == 400 and len(provider.seen) == 1
+    async with upstream(target, REFUSED_EFFORT) as (backend, provider):
+        answer, _, _, _ = await ask(backend, make_call("messages"))
+        assert answer.status == 400 and len(provider.seen) == 1, "it was not sent"
 
 
 async def test_tools_come_back_under_the_names_the_client_gave_them() -> None:

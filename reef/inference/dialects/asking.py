@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -32,6 +33,14 @@ def write_settings(
             cannot_say(setting.at, route)
     for name in prompt.unread:
         cannot_say(name, route)
+
+
+def write_user(body: dict[str, Any], prompt: Prompt) -> None:
+    """Who asks, for OpenAI's dialects, which take 64 characters: a longer id as its hash, which tells users apart as well."""
+    user = prompt.get("user")
+    if user is not None:
+        text = str(user)
+        body["user"] = text if len(text) <= 64 else hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def address(part: Image | File) -> str:

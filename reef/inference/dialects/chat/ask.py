@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reef.inference.dialects.asking import address, cannot_say, refuse_part, write_settings
+from reef.inference.dialects.asking import address, cannot_say, refuse_part, write_settings, write_user
 from reef.inference.dialects.prompt import (
     File,
     Format,
@@ -24,6 +24,9 @@ from reef.inference.dialects.prompt import (
 )
 from reef.inference.dialects.turns import leading
 
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""Where servers keep reasoning; the first is what most of them read."""
+
 _FIELDS = {
     "max_tokens": "max_tokens",
     "temperature": "temperature",
@@ -32,7 +35,6 @@ _FIELDS = {
     "stop": "stop",
     "effort": "reasoning_effort",
     "verbosity": "verbosity",
-    "user": "user",
     "safety_identifier": "safety_identifier",
     "service_tier": "service_tier",
 }
@@ -40,6 +42,7 @@ _DONE = (
     "format",
     "logprobs",
     "parallel",
+    "user",
     "metadata",  # labels of an object that a provider keeps, and it keeps none of a chat
     "store",
 )
@@ -64,6 +67,7 @@ def ask(prompt: Prompt, model: str, stream: bool) -> dict[str, Any]:
         body["response_format"] = _format(form, prompt)
     if prompt.get("logprobs") is not None:
         body |= {"logprobs": True, "top_logprobs": prompt.get("logprobs")}
+    write_user(body, prompt)
     write_settings(body, prompt, "chat", _FIELDS, _DONE)
     return body
 
@@ -131,7 +135,7 @@ def _said(turn: Turn) -> dict[str, Any]:
     """An assistant's words, thoughts and calls; a seal without words is left out, since no chat provider made it."""
     texts = tuple(part for part in turn.parts if isinstance(part, Text) and not part.refusal)
     declined = [part.text for part in turn.parts if isinstance(part, Text) and part.refusal]
-    thoughts = [part.text for part in turn.parts if isinstance(part, Thought) and part.text]
+    thoughts = [part for part in turn.parts if isinstance(part, Thought) and part.text]
     calls = [_call(part) for part in turn.parts if isinstance(part, ToolCall)]
     for part in turn.parts:
         if isinstance(part, Image | File | Other | Result):
@@ -139,7 +143,9 @@ def _said(turn: Turn) -> dict[str, Any]:
     said: dict[str, Any] = {
         "content": words(texts, "an assistant message") if texts or not (calls or declined) else None
     }
-    said |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
+    if thoughts:  # under the name its provider gave them, which may know no other
+        own = thoughts[-1].sealed_by == "chat" and thoughts[-1].seal in REASONING_FIELDS
+        said[thoughts[-1].seal if own else REASONING_FIELDS[0]] = "\n".join(part.text for part in thoughts)
     said |= {"refusal": "\n".join(declined)} if declined else {}
     return said | ({"tool_calls": calls} if calls else {})
 

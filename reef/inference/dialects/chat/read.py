@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reef.inference.dialects.answer import FinishWord, Outcome, Piece, TokenLogprob, Usage, count
+from reef.inference.dialects.chat.ask import REASONING_FIELDS
 from reef.inference.dialects.line import Line
+from reef.inference.dialects.seals import carry
 from reef.inference.faults import ModelFault, read_fault
 from reef.inference.sse import Event, dump, load
 
@@ -44,6 +46,7 @@ class ChatReader:
         self._line = Line()
         self._calls: list[_Call] = []
         self._open: tuple[str, int] | None = None
+        self._reasoning_field = REASONING_FIELDS[0]
         self._parts = 0
 
     def read(self, event: Event) -> list[Piece]:
@@ -87,9 +90,10 @@ class ChatReader:
                 self._finish = _FINISH.get(str(choice["finish_reason"]))
 
     def _delta(self, delta: Mapping[str, Any], logprobs: tuple[TokenLogprob, ...], whole: bool) -> None:
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(thought, str):
-            self._say(Piece("reasoning", thought))
+        name = next((one for one in REASONING_FIELDS if isinstance(delta.get(one), str) and delta[one]), None)
+        if name is not None:
+            self._say(Piece("reasoning", delta[name]))
+            self._reasoning_field = name
         for kind, text in self._texts(delta.get("content")):
             self._say(Piece(kind, text, logprobs=logprobs))  # type: ignore[arg-type]
             logprobs = ()
@@ -123,9 +127,13 @@ class ChatReader:
         self._line.add(self._open, piece)
 
     def _end_words(self) -> None:
-        if self._open is not None:
-            self._line.end(self._open)
-            self._open = None
+        """The end of a part of words; thoughts under another name than the usual are to go back under it."""
+        if self._open is None:
+            return
+        if self._open[0] == "reasoning" and self._reasoning_field != REASONING_FIELDS[0]:
+            self._line.add(self._open, Piece("reasoning", "", seal=carry("chat", self._reasoning_field)))
+        self._line.end(self._open)
+        self._open = None
 
     def _call(self, given: Mapping[str, Any], position: int | None) -> None:
         index, call_id = given.get("index", position), given.get("id") or ""
@@ -167,6 +175,7 @@ class ChatReader:
             self._line.add(call.key, Piece("arguments", text))
 
     def _rest(self) -> list[Piece]:
+        self._end_words()
         for call in self._calls:
             if not call.begun:  # it never got a name
                 self._tell(call)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reef.inference.dialects.asking import address, cannot_say, refuse_part, write_settings
+from reef.inference.dialects.asking import address, cannot_say, refuse_part, write_settings, write_user
 from reef.inference.dialects.prompt import (
     File,
     Format,
@@ -28,13 +28,12 @@ _FIELDS = {
     "max_tokens": "max_output_tokens",
     "temperature": "temperature",
     "top_p": "top_p",
-    "user": "user",
     "safety_identifier": "safety_identifier",
     "service_tier": "service_tier",
     "metadata": "metadata",
     "store": "store",
 }
-_DONE = ("effort", "format", "logprobs", "parallel", "verbosity")
+_DONE = ("user", "effort", "format", "logprobs", "parallel", "verbosity")
 
 
 def ask(prompt: Prompt, model: str, stream: bool) -> dict[str, Any]:
@@ -65,6 +64,7 @@ def ask(prompt: Prompt, model: str, stream: bool) -> dict[str, Any]:
         body["reasoning"] = {"effort": prompt.get("effort"), "summary": "auto"}
     if prompt.get("logprobs") is not None:
         body |= {"include": ["message.output_text.logprobs"], "top_logprobs": prompt.get("logprobs")}
+    write_user(body, prompt)
     write_settings(body, prompt, "responses", _FIELDS, _DONE)
     return body
 
