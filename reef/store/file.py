@@ -140,10 +140,8 @@ class DatabaseFile:
             fresh.with_name(fresh.name + leftover).unlink(missing_ok=True)
         os.close(os.open(fresh, os.O_CREAT | os.O_WRONLY, 0o600))
         connection = self._connect(fresh)
-        try:
-            connection.execute(
-                "PRAGMA wal_checkpoint(TRUNCATE)"
-            )  # by itself the end of a connection says nothing of failing
+        try:  # a connection that ends does the same, and says nothing when it fails
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             _close(connection)
         fresh.rename(self.path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reef.client import RemoteError
-from tests.faults.test_kill import asking
+from tests.faults.test_kill import SOAK, asking
 from tests.faults.test_kill_training import BATCH, ask, feed
 from tests.faults.world import Echo
 from tests.support import Daemon, eventually, on_thread
@@ -78,7 +78,8 @@ def test_damage_in_the_middle_is_found_soon_after_the_start(tmp_path: Path) -> N
         assert ran.returncode == 6 and "is damaged" in ran.stderr, "now that it is known, the next start looks first"
 
 
-@pytest.mark.slow
+@SOAK
+@pytest.mark.soak
 def test_a_torn_artifact_is_not_served_and_says_so(tiny_model: Path, tmp_path: Path) -> None:
     one = Daemon(tmp_path, {"reef.model_path": str(tiny_model), "reef.recipe": "pg", "reef.batch_size": str(BATCH)})
     one.start()
