@@ -16,6 +16,7 @@ import pytest
 from reef.core.records_types import RecordState
 from reef.inference.assembly import assemble
 from reef.inference.base import Finish
+from reef.inference.protocol import check_stream
 from reef.train.slime_runtime.reef_adapters.sglang_chat import SGLangChatTrainingInferenceBackend
 from tests.inference.conftest import Connect, make_call
 from tests.models import build_tiny_model
@@ -53,6 +54,8 @@ async def ask(
     answer = await backend.chat(make_call(route, body, call_id))
     sent = b"".join([chunk async for chunk in answer.slices()])
     await answer.aclose()
+    if body.get("stream"):
+        check_stream(route, sent)
     read = assemble(route, dict(answer.headers)["content-type"], sent)
     assert read.complete and read.body is not None
     return read.body, answer.finish(sent)

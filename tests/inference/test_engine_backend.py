@@ -14,6 +14,7 @@ from reef.core.records_types import RecordState
 from reef.errors import BadConfig, BadRequest, ReefError, Unavailable, UpstreamError
 from reef.inference.assembly import Assembled, assemble
 from reef.inference.base import Finish
+from reef.inference.protocol import check_stream
 from reef.inference.template import ChatTemplate
 from reef.inference.testing import Completion, ScriptedEngine
 from reef.runtime.serving import ServingTable
@@ -42,6 +43,8 @@ async def ask(
     finally:
         await answer.aclose()
     assert answer.status == 200 and answer.release_id == "r1"
+    if body.get("stream"):
+        check_stream(route, sent)
     return assemble(route, dict(answer.headers)["content-type"], sent), answer.finish(sent), sent
 
 
