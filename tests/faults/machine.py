@@ -98,7 +98,7 @@ class Strace:
         files += [home / name for name in ("token", "daemon.json", "lock", "logs/reef.jsonl", ".token", ".daemon.json")]
         self._log = log
         self.command = ["strace", "-f", "-qq", "-o", str(log)]
-        for path in files if not call.startswith("rename") else ():  # of a rename strace only looks at the old name
+        for path in files if not call.startswith(("rename", "fsync")) else ():  # files whose names are new each time
             self.command += ["-P", str(path)]
         self.command += ["-E", "PYTHONDONTWRITEBYTECODE=1"]
         self.command += ["-e", f"trace={call}", "-e", f"inject={call}:error={errno}:when={when}"]
