@@ -102,11 +102,11 @@ class DatabaseFile:
 
     def log_bytes(self) -> int:
         """Size of the log."""
-        return self._log.stat().st_size if self._log.exists() else 0
+        return _size(self._log)
 
     def size_bytes(self) -> int:
         """Size of the database and its log."""
-        return self.log_bytes() + (self.path.stat().st_size if self.path.exists() else 0)
+        return _size(self._log) + _size(self.path)
 
     def mark_damaged(self, what: str) -> None:
         """Have the next start look at the whole file before it takes anything."""
@@ -175,6 +175,14 @@ def figures(connection: sqlite3.Connection) -> Figures:
     given = connection.execute("SELECT COALESCE(SUM(seq), 0) FROM sqlite_sequence").fetchone()[0]
     final = connection.execute("SELECT COUNT(*) FROM records WHERE rev IS NOT NULL").fetchone()[0]
     return int(given), int(final)
+
+
+def _size(path: Path) -> int:
+    """0 where there is none, or the disk is too ill to say."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _close(connection: sqlite3.Connection) -> None:

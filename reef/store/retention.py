@@ -27,6 +27,7 @@ log = logging.getLogger("reef.retention")
 _BATCH = 500
 _BATCH_BYTES = 2**20
 """What is deleted goes through the log, and on a full disk the log has no more room than the reserve."""
+_CHECKED_BYTES = 4 * 2**30
 _EVERY_S, _SOON_S = 600.0, 30.0
 _SETTLE_S = 5.0
 _STEADY_S = 3600.0
@@ -118,7 +119,10 @@ class Retention:
         self._guarded(self._sweep)
         if self._stop.wait(_SETTLE_S):  # a start has other things to do than to read the whole file
             return
-        self._guarded(self._store.check)
+        if self._store.size_bytes() <= _CHECKED_BYTES:
+            self._guarded(self._store.check)
+        else:
+            log.info("the database is too big to be read whole at every start: reef verify --all does it")
         while True:
             self._wake.wait(_EVERY_S if self._store.trouble is None else _SOON_S)
             self._wake.clear()

@@ -33,8 +33,11 @@ class Room:
             return sys.maxsize
 
     def reserved(self) -> bool:
-        """True where what is to be reserved is."""
-        return not self._reserve_bytes or self.path.exists()
+        """True where what is to be reserved is, or nobody can say."""
+        try:
+            return not self._reserve_bytes or self.path.exists()
+        except OSError:
+            return True
 
     def give_up(self) -> None:
         """Free what is reserved."""

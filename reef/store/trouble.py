@@ -33,8 +33,8 @@ def store_error(error: sqlite3.Error | MemoryError, path: Path | None, *, act: s
         case "SQLITE_IOERR" | "SQLITE_READONLY" | "SQLITE_PERM" | "SQLITE_CANTOPEN" | "SQLITE_PROTOCOL":
             if kind == "SQLITE_READONLY" or (act == "write" and _read_only(path)):
                 return Unavailable(
-                    f"the file system of {where} is read-only",
-                    hint="see why with: dmesg; make it writable again, writes go on by themselves",
+                    f"{where}, or its file system, is read-only",
+                    hint="see why with: ls -l, dmesg; make it writable again, writes go on by themselves",
                     code="store_read_only",
                 )
             if kind == "SQLITE_CANTOPEN":

@@ -104,7 +104,7 @@ class Writer:
 
     def stop_writing(self, error: ReefError) -> None:
         """Take nothing more: a reader has seen that the file is damaged."""
-        self.submit(lambda _: self._failed(error), between=True).result()
+        self.submit(lambda _: self._failed(error), True, between=True).result()
 
     def close(self) -> None:
         """Commit what waits, stop the thread, move the log into the database, close the connection."""
@@ -229,11 +229,18 @@ class Writer:
             self._quiet_s = _POLL_S
             if self._refusal is error:
                 log.error("no rows are taken: %s", error.message)
-                self._on_trouble(error)
+                self._tell(error)
         elif before is not None or self._hurt:
             self._hurt, self._held_up = False, None
-            log.info("rows are taken again")
-            self._on_trouble(None)
+            if before is not None:
+                log.warning("rows are taken again")
+            self._tell(None)
+
+    def _tell(self, trouble: ReefError | None) -> None:
+        try:
+            self._on_trouble(trouble)
+        except Exception:  # the edge to code that is not ours: this thread must go on, everybody waits for it
+            log.exception("nobody could be told about the store")
 
     def _tend(self, act: Callable[[], None]) -> None:
         try:
@@ -266,8 +273,9 @@ class Writer:
                 self._on_reopen()
                 self._connection = self._file.reopen(known)
                 self._broken = False
-            except ReefError as error:
-                self._refuse(error)
+            except (ReefError, OSError) as error:
+                told = error if isinstance(error, ReefError) else Unavailable(str(error), code="store_io_error")
+                self._refuse(told)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         log.warning("%s has been opened again and checked", self._file.path)
         self._refuse(None)
