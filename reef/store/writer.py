@@ -115,7 +115,7 @@ class Writer:
                 self._queue.put(None)
         self._thread.join()
         with contextlib.suppress(sqlite3.Error):  # what is left in the log is moved by the next start
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._upkeep.move_log(self._connection, shrink=True)
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
