@@ -85,7 +85,7 @@ def _scratch(home: Path) -> Iterator[Path]:
     made = not home.exists()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     for old in home.glob(".verify-*"):
-        if not Path(f"/proc/{old.name.rpartition('-')[2]}").exists():
+        if not _lives(old.name.rpartition("-")[2]):
             shutil.rmtree(old, ignore_errors=True)
     folder = home / f".verify-{os.getpid()}"
     folder.mkdir(mode=0o700)
@@ -96,6 +96,16 @@ def _scratch(home: Path) -> Iterator[Path]:
         if made:
             with contextlib.suppress(OSError):
                 home.rmdir()
+
+
+def _lives(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def _until(everything: bool, seconds: float) -> float:

@@ -202,6 +202,11 @@ def limited(pid: int, what: int, soft: int) -> Iterator[None]:
         resource.prlimit(pid, what, before)
 
 
+LIMITS = pytest.mark.skipif(
+    not hasattr(resource, "prlimit"), reason="limits of another process can only be set on Linux"
+)
+
+
 @pytest.fixture
 def small_daemon(tmp_path: Path) -> Iterator[Daemon]:
     with on_thread(Echo()) as upstream:
@@ -213,6 +218,7 @@ def small_daemon(tmp_path: Path) -> Iterator[Daemon]:
             one.kill()
 
 
+@LIMITS
 def test_a_file_that_may_not_grow_any_more(small_daemon: Daemon) -> None:
     one, caller = small_daemon, Caller()
     assert one.child is not None
@@ -229,6 +235,7 @@ def test_a_file_that_may_not_grow_any_more(small_daemon: Daemon) -> None:
     assert sound(one.home)
 
 
+@LIMITS
 def test_no_more_files_may_be_opened(small_daemon: Daemon) -> None:
     one, caller = small_daemon, Caller()
     assert one.child is not None

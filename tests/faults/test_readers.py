@@ -73,7 +73,8 @@ def test_a_reader_that_stays_open_is_reported_and_the_log_shrinks_again(
         with records.store.reading() as db:
             assert db.execute("SELECT COUNT(*) FROM records").fetchone()[0] == 2 * WRITES, "reads and writes go on"
         if records.store.log_bytes() > 80 * 2**20:
-            assert any("has grown to" in said and f"pid {child.pid}" in said for said in caplog.messages)
+            warned = [said for said in caplog.messages if "has grown to" in said]
+            assert warned and (not Path("/proc/locks").exists() or f"pid {child.pid}" in warned[0])
         assert grown < 10 * before
     eventually(lambda: records.store.log_bytes() <= 8 * 2**20, 30)
     records.close()
@@ -93,7 +94,9 @@ def test_a_lock_of_another_program_delays_and_loses_nothing(tmp_path: Path) -> N
                     )
                     waiting.start()
                     said = eventually(lambda: second.status()["store"]["degraded"], 30)
-                    assert f"another program (python, pid {child.pid}) holds" in said.replace("python3", "python")
+                    assert "another program" in said and f"holds {tmp_path}" in said
+                    if Path("/proc/locks").exists():
+                        assert f"pid {child.pid}) holds" in said
                     assert not answered
                     assert child.stdin is not None
                 waiting.join()
