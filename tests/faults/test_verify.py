@@ -55,6 +55,13 @@ def test_a_sound_home_is_told_so_and_left_alone(home: Path) -> None:
     assert not list(home.glob(".verify*"))
 
 
+def test_what_a_killed_verify_left_is_removed_and_what_another_needs_is_not(home: Path) -> None:
+    (home / ".verify-999999999").mkdir()
+    (home / f".verify-{os.getpid()}").mkdir()
+    assert verify(home, "--loops", "0")[0] == 0
+    assert [path.name for path in home.glob(".verify*")] == [f".verify-{os.getpid()}"]
+
+
 def test_it_may_run_beside_the_daemon(tmp_path: Path) -> None:
     with daemon(tmp_path, reef_upstream_url="http://127.0.0.1:9") as one:
         code, parts = verify(tmp_path, "--loops", "1")
