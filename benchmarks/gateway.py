@@ -1,6 +1,6 @@
 """What does Reef add to a model call? Side by side with bare servers, in rotation, recording on and durable.
 
-    python benchmarks/gateway.py [--parts calls streams reports scenarios tls episodes memory start] [--rounds 3] [--quick]
+    python -m benchmarks.gateway [--parts calls streams reports scenarios tls episodes memory start] [--rounds 3] [--quick]
 
 Columns: ``direct`` (no gateway), ``passthrough``, ``recorder``, ``starlette`` (see benchmarks/servers.py) and ``reef``, a daemon
 as ``reef up`` starts it. Every round visits all columns, so that noise of the machine falls on all alike; shares are taken in a
@@ -34,7 +34,7 @@ from reef.client import ReefClient
 from reef.launch import spawn, stop, wait_ready
 
 ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results" / "gateway.json"
+RESULTS = Path(__file__).parent / "results"
 CHAT = "/v1/chat/completions"
 PARAGRAPH = (
     "The function reads the file line by line, keeps the order of the keys, takes empty input and raises ValueError on a key"
@@ -428,6 +428,7 @@ def main() -> None:
     options.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--quick", dest="scale", action="store_const", const=0.2, default=1.0)
+    options.add_argument("--results", default="gateway.json", help="name of the document below benchmarks/results")
     options.add_argument("--folder", type=Path, help="where databases lie; default: a temporary folder here")
     given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="gateway-", dir=given.folder or Path.cwd()))
@@ -441,9 +442,9 @@ def main() -> None:
     finally:
         bench.close()
         shutil.rmtree(folder)
-    known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({**known, **found}, indent=1) + "\n", encoding="utf-8")
+    file = RESULTS / given.results
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    file.write_text(json.dumps({**known, **found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
