@@ -79,7 +79,9 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
     body, segments = split_json(raw)
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object", hint="see the provider's API reference")
-    if any(secret in raw for secret in services.secrets) or b'"mcp' in raw:
+    tools = body["tools"] if isinstance(body.get("tools"), list) else ()
+    lends_keys = "mcp_servers" in body or any(type(tool) is dict and tool.get("type") == "mcp" for tool in tools)
+    if lends_keys or any(secret in raw for secret in services.secrets):
         segments = split_json(masked(raw, (*services.secrets, *keys_of_tools(body))))[1]
     scenario = found.get("x-reef-scenario") or services.default_scenario
     if not scenario:

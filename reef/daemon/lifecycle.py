@@ -6,6 +6,7 @@ The lock decides who lives, never a process number from a file. Called by ``reef
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -32,6 +33,8 @@ from reef.events import Bus
 
 log = logging.getLogger("reef.daemon")
 
+_YOUNG_OBJECTS = 20_000
+"""A request with a long conversation makes thousands of objects that are gone with it."""
 _LOCK_S = 0.5
 """Somebody who only asks whether a daemon runs holds the lock for an instant."""
 
@@ -102,6 +105,9 @@ async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
     while not running.done() and not services.ready and services.failure is None:  # noqa: ASYNC110
         await asyncio.sleep(0.01)  # set from a thread, before any request may come; once per start
     if services.ready:
+        gc.collect()
+        gc.freeze()  # what is there now stays: the collector need not look through it for every thousand requests
+        gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
         _write_discovery(services.home, services, "ready")
         log.info("ready at %s", services.url)
     if services.failure is not None:
