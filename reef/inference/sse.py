@@ -22,12 +22,17 @@ class Event(NamedTuple):
     data: bytes
 
 
-def read_events(raw: bytes) -> Iterator[Event]:
-    """The events of a whole stream; comments are dropped, a last event without its blank line is still given."""
+def blocks_of(raw: bytes) -> list[bytes]:
+    """What stands between the blank lines of a whole stream, with one kind of line end."""
     text = raw.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    for block in text.split(b"\n\n"):
+    return text.split(b"\n\n")
+
+
+def read_events(raw: bytes) -> Iterator[Event]:
+    """The events of a whole stream; comments are dropped, a last event without its blank line is still given."""
+    for block in blocks_of(raw):
         if block.startswith(b"data: ") and b"\n" not in block:
             yield Event("", block[6:])
             continue

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from reef.inference.sse import read_events
+from reef.inference.sse import blocks_of, load, read_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def join_chat(raw: bytes) -> Joined:
             continue
         for piece in chunk.pop("choices", None) or ():
             index = piece.pop("index", None) or 0
-            choice = choices.setdefault(index, {"index": index, "message": {}})
+            choice = choices.get(index) or choices.setdefault(index, {"index": index, "message": {}})
             message = choice["message"]
             delta = piece.pop("delta", None) or piece.pop("message", None) or {}
             for call in delta.pop("tool_calls", None) or ():
@@ -191,22 +191,26 @@ class _Objects:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         broken = False
-        for event in read_events(self._raw):
-            try:
-                value = orjson.loads(event.data)
+        for block in blocks_of(self._raw):
+            try:  # nearly all are one line of JSON
+                value = orjson.loads(block[6:]) if block[:6] == b"data: " else None
             except orjson.JSONDecodeError:
+                value = None
+            if type(value) is dict:
+                yield value
+                continue
+            for event in read_events(block):
                 if event.data.strip() == b"[DONE]":
                     self.done = True
                     continue
                 try:
-                    value = json.loads(event.data)  # half surrogate pairs and NaN, which orjson refuses
+                    value = load(event.data)
                 except ValueError:
+                    value = None
+                if isinstance(value, dict):
+                    yield value
+                else:
                     broken = True
-                    continue
-            if isinstance(value, dict):
-                yield value
-            else:
-                broken = True
         if broken:
             self.flags.append("event_not_json")
 
