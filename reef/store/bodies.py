@@ -62,14 +62,14 @@ def split_json(raw: bytes) -> tuple[Any, list[Segment]]:
                         cuts += (start, at)
                 else:
                     items = value[key] = []
-                    at = _SKIP(text, at + 1).end()
+                    at = start = _SKIP(text, at + 1).end()
                     sign = "," if text[at : at + 1] != "]" else ""
                     while sign == ",":
-                        start = at
-                        item, at = _SCAN(text, at)
+                        item, end = _SCAN(text, at)
                         items.append(item)
-                        if at - start >= _SHARE_FROM_BYTES:
-                            cuts += (start, at)
+                        if end - at >= _SHARE_FROM_BYTES:
+                            cuts += (start, end)
+                        at = start = end  # a comma belongs to what follows it: that stays so when the array grows
                         mark = _MARK(text, at)
                         sign = mark[1]
                         at = mark.end() if sign == "," else mark.start(1)
