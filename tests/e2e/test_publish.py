@@ -162,7 +162,7 @@ def test_publish_rollback_and_restart(tiny_model: Path, tmp_path: Path) -> None:
         one.start()
         with one.client("a") as a, one.client("b") as b:
             assert probe(a).same(base), "one scenario's lost files do not stop the others"
-            with pytest.raises(RemoteError, match="gone.*reef rollback") as refused:
+            with pytest.raises(RemoteError, match=r"gone.*reef rollback") as refused:
                 b.call(asking("hello"))
             assert (refused.value.status, refused.value.code) == (503, "release_not_served")
             assert eventually(lambda: b.get("/reef/scenarios/b")["state"] == "failed")

@@ -45,8 +45,6 @@ class Client(threading.Thread):
         self.promises = Promises()
         self.promised = threading.Event()
         self.cut = threading.Event()
-        """The disk has failed: a stream that began before may still end, and its end is not promised."""
-        self.unplugged = threading.Event()
         """The power is being cut, which takes a file system some 12 ms here, and no time at all in life: in between a sync
         may be told that all is well and be dropped all the same. What is answered from here on has reached nobody."""
         self._daemon = one
@@ -69,14 +67,14 @@ class Client(threading.Thread):
         response = client.call(asking(text))
         receipt = response.headers.get("x-reef-agent-record-id")
         assert receipt or response.headers["x-reef-unrecorded"].startswith("store_")
-        if receipt is not None and not self.unplugged.is_set():
+        if receipt is not None and not self.cut.is_set():
             self.promises.receipts.append((receipt, text, True))
 
     def _stream(self, client: ReefClient, text: str) -> None:
         with client.stream(asking(text)) as response:
             receipt = response.headers.get("x-reef-agent-record-id")
             assert receipt or response.headers["x-reef-unrecorded"].startswith("store_")
-            counted = receipt is not None and not self.unplugged.is_set()
+            counted = receipt is not None and not self.cut.is_set()
             if counted:
                 self.promises.receipts.append((str(receipt), text, False))
             if b"[DONE]" in response.read() and counted and not self.cut.is_set():
@@ -85,7 +83,7 @@ class Client(threading.Thread):
     def _report(self, client: ReefClient, text: str) -> None:
         references = [receipt for receipt, _, _ in self.promises.receipts[-2:]]
         found = client.report(score=1, feedback=text, references=references)
-        if not self.unplugged.is_set():
+        if not self.cut.is_set():
             self.promises.reports[found["agent_record_id"]] = tuple(references)
 
 

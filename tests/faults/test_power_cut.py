@@ -32,7 +32,6 @@ def cut_the_power(folder: Path, times: int) -> None:
                 one.died(chance.uniform(0.0, 0.8))
                 for client in clients:
                     client.cut.set()
-                    client.unplugged.set()
                 plugged.cut()
                 one.kill()
                 for client in clients:
