@@ -17,6 +17,7 @@ from rich.text import Text
 
 from reef.client import ReefClient
 from reef.config import default_home
+from reef.core.reports import check_name
 from reef.errors import BadRequest, ReefError
 
 SCHEMA_VERSION = 1
@@ -53,8 +54,8 @@ def client_of(home: Path | None, scenario: str | None = None) -> ReefClient:
 
 def scenario_of(client: ReefClient, scenario: str | None) -> str:
     """The named scenario, or the only one there is."""
-    if scenario is not None:
-        return scenario
+    if named := check_name(scenario, "scenario"):
+        return named
     names = [row["name"] for row in client.get("/reef/scenarios")["scenarios"]]
     if len(names) == 1:
         return str(names[0])

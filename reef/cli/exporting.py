@@ -37,6 +37,10 @@ _FIELDS = {
     "report": ("agent_record_id", "score", "feedback", "references", "metadata", "session", "scenario"),
 }
 
+IntoOption = Annotated[
+    str | None,
+    typer.Option("--scenario", "-s", help="Put all lines into this one, whatever they say.", show_default=False),
+]
 ScenariosOption = Annotated[
     str | None, typer.Option("--scenario", "-s", envvar="REEF_SCENARIO", help="Only this one.", show_default=False)
 ]
@@ -97,7 +101,7 @@ def export(
 
 def import_file(
     file: Annotated[Path, typer.Argument(help="JSON lines as reef export writes them; - reads standard input.")],
-    scenario: ScenariosOption = None,
+    scenario: IntoOption = None,
     home: HomeOption = None,
     rejected: Annotated[Path | None, typer.Option(help="Write the lines that were not taken to this file.")] = None,
     as_json: JsonOption = False,

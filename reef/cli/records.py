@@ -245,9 +245,9 @@ def _document(text: str) -> dict[str, Any]:
 
 def _remember(home: Path, receipt: str, scenario: str | None) -> None:
     """Keep the last receipt, so that ``reef report`` can follow ``reef call``."""
-    (home / "last_call.json").write_text(
-        json.dumps({"receipt": receipt, "scenario": scenario, "at": time.time()}), encoding="utf-8"
-    )
+    file = home / "last_call.json"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps({"receipt": receipt, "scenario": scenario, "at": time.time()}), encoding="utf-8")
 
 
 def _last(home: Path) -> dict[str, Any]:

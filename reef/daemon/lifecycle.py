@@ -93,6 +93,7 @@ async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            date_header=False,  # a provider's own stands on what it answered
             timeout_graceful_shutdown=20,
             timeout_keep_alive=75,
             h11_max_incomplete_event_size=64 * 1024,

@@ -90,7 +90,9 @@ def _scenarios(services: Services) -> Iterator[Metric]:
     records = GaugeMetricFamily(
         "reef_records", "Records kept, by type and state.", labels=("scenario", "type", "state")
     )
-    parked = GaugeMetricFamily("reef_reports_parked", "Reports that wait for an inference.", labels=("scenario",))
+    parked = GaugeMetricFamily(
+        "reef_reports_parked", "Reports that wait for an inference, or whose recipe only records.", labels=("scenario",)
+    )
     for scenario, kind, state, count in found.records:
         records.add_metric((scenario, kind, state), count)
         if (kind, state) == ("report", "parked"):

@@ -37,7 +37,8 @@ _STATEMENTS = (
     " s.id = r.scenario_id WHERE r.type = 'report' AND r.state IN ('parked','refused') AND r.reason IS NOT NULL"
     " GROUP BY s.id, 2 ORDER BY s.id, 3 DESC",
     "SELECT s.name, MIN(r.created_at) FROM records r JOIN scenarios s ON s.id = r.scenario_id WHERE r.type <> 'inference'"
-    " AND r.state IN ('parked','accepted') AND r.state = 'parked' GROUP BY s.id",
+    " AND r.state IN ('parked','accepted') AND r.state = 'parked' AND COALESCE(r.reason, '') NOT LIKE 'record_only%'"
+    " GROUP BY s.id",
     "SELECT DISTINCT s.name, i.release_id FROM records r JOIN report_refs f ON f.report_seq = r.seq JOIN records i ON"
     " i.id = f.reference JOIN scenarios s ON s.id = r.scenario_id WHERE r.type <> 'inference' AND r.state IN"
     " ('parked','accepted') AND r.state = 'accepted' AND i.release_id IS NOT NULL",
