@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reef.core.records_types import Delivery, Finish, RecordState
-from reef.daemon.redact import keys_of_tools, masked
+from reef.daemon.redact import keys_of_tools, masked, masked_json
 from reef.daemon.relay import Relay, complete
 from reef.daemon.services import Services
 from reef.daemon.wire import error_response, json_response, read_body
@@ -43,10 +43,8 @@ _SESSION_HEADERS = (
     "x-session-affinity",
 )
 
-
-_ids = (
-    random.Random()
-)  # seeded by the system; asking it for every id lets another thread take the interpreter each time
+# Seeded by the system; asking it for every id would let another thread take the interpreter each time.
+_ids = random.Random()
 _AGENTS = ("claude-cli/", "opencode/", "codex", "pi/", "GeminiCLI/", "QwenCode/")
 """Coding agents, whose own turns always offer tools: a call of theirs without any is a title, a summary or a probe."""
 
@@ -82,7 +80,7 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
     tools = body["tools"] if isinstance(body.get("tools"), list) else ()
     lends_keys = "mcp_servers" in body or any(type(tool) is dict and tool.get("type") == "mcp" for tool in tools)
     if lends_keys or any(secret in raw for secret in services.secrets):
-        segments = split_json(masked(raw, (*services.secrets, *keys_of_tools(body))))[1]
+        segments = split_json(masked_json(raw, (*services.secrets, *keys_of_tools(body))))[1]
     scenario = found.get("x-reef-scenario") or services.default_scenario
     if not scenario:
         raise BadRequest("no x-reef-scenario header", hint="name the workload, e.g. x-reef-scenario: my-agent")

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from reef.config import Config
 from reef.core.histogram import Histogram
 from reef.core.records_types import Delivery, Finish
+from reef.daemon.redact import SHORTEST_KEY
 from reef.errors import ReefError, StoreFull, Unavailable
 from reef.events import Bus
 from reef.inference.base import InferenceBackend
@@ -74,7 +75,9 @@ class Services:
         self.keepalive_s = service.keepalive_s
         self.refuse_unrecorded = service.on_store_failure == "refuse"
         self.train_helper_calls = service.train_helper_calls
-        self.secrets = tuple(key.encode() for key in (self.token, service.upstream_api_key) if key and len(key) >= 8)
+        self.secrets = tuple(
+            key.encode() for key in (self.token, service.upstream_api_key) if key and len(key) >= SHORTEST_KEY
+        )
 
     @property
     def home(self) -> Path:

@@ -75,6 +75,29 @@ def test_a_key_is_found_in_no_file_but_the_one_meant_for_it(tmp_path: Path) -> N
     assert [files_with(home, canary) for canary in (KEY, CLIENT_KEY, MCP_KEY)] == [[], [], []]
 
 
+def test_a_key_is_found_however_it_is_escaped_and_what_is_none_changes_nothing(tmp_path: Path) -> None:
+    server = {
+        "type": "url",
+        "url": "https://x.test",
+        "authorization_token": "canary/54=",
+        "headers": {"x-version": "1"},
+    }
+    numbered = {**server, "headers": {"x-tenant": "10000000"}}
+    plain = Script([json.dumps(ANSWER).encode()], headers=JSON)
+    with (
+        provider(plain, plain) as upstream,
+        daemon(tmp_path, reef_upstream_url=upstream.url) as one,
+        one.client() as client,
+    ):
+        for asked in (asking("1 \ud83d", mcp_servers=[server]), asking("1", n=10000000, mcp_servers=[numbered])):
+            raw = json.dumps(asked).replace("/", "\\/").replace("=", "\\u003d")
+            answer = client.http.post("/v1/chat/completions", content=raw, headers={"x-reef-scenario": "s"})
+            held = client.get(f"/reef/records/{answer.headers['x-reef-agent-record-id']}")["request"]
+            assert held["mcp_servers"][0]["authorization_token"] == "[redacted]"
+            assert held["messages"] == asked["messages"] and held.get("n") == asked.get("n")
+            assert upstream.seen[-1].raw == raw.encode()
+
+
 def test_what_agents_ask_beside_their_turns_is_no_turn(tmp_path: Path) -> None:
     plain = Script([json.dumps(ANSWER).encode()], headers=JSON)
     broken = Script([b"{}"], status=500, headers=JSON)
