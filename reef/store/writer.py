@@ -147,7 +147,10 @@ class Writer:
                     future.set_result(work(self._connection))
                 except sqlite3.Error as error:
                     future.set_exception(self._failed(store_error(error, self._file.path)))
-            if batch := [item for item in batch if not item[2]]:
+            batch = [item for item in batch if not item[2]]
+            if self._broken:  # by what ran just now: nothing more is committed on this connection
+                self._decline(batch)
+            elif batch:
                 self._commit(batch)
             if not self._broken and (self._hurt or self._refusal is not None or self.commits % _LOOK_EVERY == 0):
                 self._tend(self._look)
@@ -291,5 +294,9 @@ class Writer:
                 return False
             if item is None:
                 return True
-            assert self._refusal is not None
-            item[1].set_exception(again(self._refusal))
+            self._decline([item])
+
+    def _decline(self, items: list[_Item]) -> None:
+        assert self._refusal is not None
+        for _, future, _ in items:
+            future.set_exception(again(self._refusal))
