@@ -22,9 +22,9 @@ Put = Callable[[sqlite3.Connection, Sequence[Segment]], bytes | None]
 """Stores a body's segments and gives the manifest for its row (``Segments.put``)."""
 
 _INLINE_BYTES = 64
+"""A body longer than this is shared with equal ones."""
 _REPEATED_WITHIN = 1000
 """A client repeats a call at once or not at all: so many records back its first try is looked for."""
-"""A body longer than this is shared with equal ones."""
 NEXT_REV = "(SELECT COALESCE(MAX(r.rev), 0) + 1 FROM records r WHERE r.scenario_id = ?)"
 _END_COLUMNS = "state, reason, release_id, meta, response, training, size_bytes, rev"
 _END_VALUES = f"?, ?, ?, ?, ?, ?, ?, CASE WHEN ? THEN {NEXT_REV} END"

@@ -38,5 +38,5 @@ class SteadyClock:
 
 def _since_boot() -> float:
     """Seconds that no one can set, sleep of the machine included where the system counts it."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
+    # Linux leaves sleep out of its monotonic clock; elsewhere that one counts it, and Python's own monotonic() may not.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
