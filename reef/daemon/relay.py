@@ -17,7 +17,7 @@ from reef.core.records_types import Delivery, Finish, RecordState
 from reef.daemon.redact import masked
 from reef.daemon.services import Services
 from reef.daemon.wire import error_event
-from reef.errors import ReefError, StoreFull, Unavailable, UpstreamError
+from reef.errors import ReefError, StoreFull, Unavailable, UpstreamError, UpstreamTimeout
 from reef.inference.base import Answer, Call
 from reef.records import Exchange
 from reef.scenario import Scenario
@@ -155,9 +155,10 @@ class Relay(Response):
         return self._waiting, None
 
     async def _read_on(self, got: Answer, cut: int) -> None:
-        """What follows the end mark at ``cut``; a server that stays on the line after its last event is not waited for."""
+        """What follows the end mark at ``cut``; a server that stays on the line after its last event is not waited for,
+        and one that breaks off there has ended all the same."""
         clock = asyncio.get_running_loop()
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, UpstreamError, UpstreamTimeout):
             async with asyncio.timeout(None) as limit:
                 rest = got.slices()
                 while True:

@@ -77,13 +77,18 @@ class _RelayedAnswer:
                 code += ": the server knows no such beta; drop it with reef.upstream_drop_beta, or in the client"
         elif read.error is not None:
             state, code = RecordState.FAILED, "upstream_error_event"
-        elif read.complete and self._broken is None:
+        elif read.complete and (self._broken is None or self._has_end_mark(raw)):
             state, code = RecordState.COMPLETE, read.flags[0] if read.flags else "empty_answer" if read.empty else ""
         elif reason is not None and self._broken is None:
             state, code = RecordState.ABORTED, reason
         else:
             state, code = RecordState.INCOMPLETE, self._broken or (read.flags[0] if read.flags else "no_end_mark")
         return Finish(state, code or None, read.finish_reason, read.usage, read.model)
+
+    def _has_end_mark(self, raw: bytes) -> bool:
+        """Whether a complete answer is a stream with its last event: what breaks off behind that has ended before."""
+        streamed = self._response.headers.get("content-type", "").startswith("text/event-stream")
+        return streamed and (self._route != "chat" or raw.rstrip().endswith(b"[DONE]"))
 
     async def aclose(self) -> None:
         """Give the connection back; one that is still sending is cut, which cancels the work upstream."""

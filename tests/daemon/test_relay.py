@@ -122,6 +122,14 @@ async def test_a_server_that_stays_on_the_line_after_its_end_is_not_waited_for(t
             assert (await record(client, response))["state"] == "complete"
 
 
+async def test_a_server_that_breaks_off_after_its_end_has_ended(tmp_path: Path) -> None:
+    upstream = ScriptedProvider(Script(STREAM, headers=SSE, cut=True))
+    async with upstream, app_at(tmp_path, upstream.url) as (_, client):
+        response = await stream(client)
+        assert response.content == b"".join(STREAM)
+        assert (await record(client, response))["state"] == "complete"
+
+
 async def test_a_stream_that_only_begins_late_is_whole(tmp_path: Path) -> None:
     with late_provider(200, b"".join(STREAM), "text/event-stream") as url:
         async with app_at(tmp_path, url, keepalive_s="0.1") as (_, client):
