@@ -85,7 +85,8 @@ class Writer:
     def submit(self, work: Work[T], spare: bool = False, *, between: bool = False) -> Future[T]:
         """Run ``work`` in a transaction; the future has its result once that is on disk. Cancelling it changes nothing.
 
-        ``spare`` work may use the room that is reserved: small bookkeeping, which frees space or ends what has begun.
+        ``spare`` work may use the room that is reserved, on disk and in the queue: small bookkeeping, which frees space or
+        ends what has begun.
         ``between`` runs it outside any transaction instead (checkpoints). The future fails with Unavailable when the queue
         is full or closed or the disk has failed, with StoreFull when the disk is full.
         """
@@ -94,7 +95,7 @@ class Writer:
         with self._door:  # nothing may get behind the mark that ends the thread: nobody would ever answer it
             if self._refusal is not None and not (spare and type(self._refusal) is StoreFull):
                 future.set_exception(again(self._refusal))
-            elif self._queue.qsize() >= self._capacity:
+            elif self._queue.qsize() >= self._capacity and not spare:
                 future.set_exception(
                     Unavailable("the store's queue is full", hint="slow down and retry", code="queue_full")
                 )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from reef.core.records_types import Finish, RecordState
 from reef.errors import ReefError, Unavailable
-from reef.records import RecordStore
+from reef.records import Exchange, RecordStore
 from reef.store import Store
 from reef.store.retention import Limits, Retention
 from tests.train.factories import inference
@@ -66,3 +70,58 @@ def test_retention_outlives_a_store_that_cannot_write(tmp_path: Path) -> None:
     retention = Retention(store, tmp_path, Limits(1, 1, 1))
     retention.start()
     retention.stop()  # an error in its thread would fail this test
+
+
+@contextlib.contextmanager
+def held_up(store: Store) -> Iterator[None]:
+    """Have the writer stand still, so that what is handed in meanwhile is taken up together."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def stand(db: sqlite3.Connection) -> None:
+        held.set()
+        go_on.wait()
+
+    store.submit(stand)
+    held.wait()
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
+def test_what_has_begun_can_be_ended_however_full_the_queue_is(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path / "reef.db")
+    exchange = Exchange("a", "s", [], 0.0)
+    records.submit_exchange(exchange, None, None).result()
+    with held_up(records.store):
+        while (last := records.store.submit(lambda db: None)).running():
+            pass
+        ended = records.submit_exchange(exchange, Finish(RecordState.COMPLETE), None, opened=True)
+    with pytest.raises(Unavailable, match="queue is full"):
+        last.result()
+    ended.result()
+    assert records.get("a").record.state is RecordState.COMPLETE
+    records.close()
+
+
+def test_nothing_is_committed_behind_a_failure_in_the_same_turn(tmp_path: Path) -> None:
+    store = Store(tmp_path / "reef.db")
+    failure = sqlite3.OperationalError("disk I/O error")
+    failure.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+
+    def fail(db: sqlite3.Connection) -> None:
+        raise failure
+
+    with held_up(store):
+        failed = store.submit(fail, True, between=True)
+        behind = store.submit(lambda db: db.execute("CREATE TABLE behind(it)"))
+    for future in (failed, behind):
+        with pytest.raises(Unavailable) as told:
+            future.result()
+        assert told.value.code == "store_io_error"
+    while store.trouble is not None:
+        threading.Event().wait(0.05)
+    assert store.write(
+        lambda db: db.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'behind'").fetchone()
+    ) == (0,)
+    store.close()
