@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from reef.errors import ReefError
+from reef.errors import ReefError, Unavailable
 from reef.store.bodies import segment_ids
 from reef.store.clock import SteadyClock
 from reef.store.database import Store
@@ -221,7 +221,7 @@ def _collect_segments(store: Store) -> int:
         at = rows[-1][0]
         for _, *manifests in rows:
             for manifest in manifests:
-                used |= segment_ids(manifest)
+                used |= _used_by(manifest)
     with store.reading() as db:
         newest = int(db.execute("SELECT COALESCE(MAX(id), 0) FROM segments").fetchone()[0])
         sizes = db.execute("SELECT id, LENGTH(data) FROM segments WHERE id <= ?", (newest,))
@@ -244,11 +244,19 @@ def _drop_segments(store: Store, unused: list[int], first_open: int, db: sqlite3
         "SELECT request, response, training FROM records WHERE seq > ? AND purged_at IS NULL", (first_open,)
     ):
         for manifest in manifests:
-            taken = segment_ids(manifest)
+            taken = _used_by(manifest)
             unused = [one for one in unused if one not in taken]
     db.executemany("DELETE FROM segments WHERE id = ?", [(one,) for one in unused])
     store.segments.forget()
     return len(unused)
+
+
+def _used_by(manifest: bytes | None) -> set[int]:
+    """The shared segments of a body. One that is garbled uses none: nobody can read it, and the others must find room."""
+    try:
+        return segment_ids(manifest)
+    except Unavailable:
+        return set()
 
 
 def _collect_artifacts(store: Store, home: Path, keep: int, orphans_before_s: float) -> int:

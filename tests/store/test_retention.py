@@ -169,3 +169,15 @@ def test_artifacts_of_old_releases_and_of_nothing_go(tmp_path: Path) -> None:
     left = {path.name for path in (tmp_path / "artifacts").iterdir()}
     assert left == {release.content_id for release in trainer.chain.releases("s")[:2]}
     records.close()
+
+
+def test_a_garbled_body_does_not_keep_the_others_from_making_room(tmp_path: Path) -> None:
+    records, now = RecordStore(tmp_path / "reef.db"), time.time()
+    call(records, "old", "only mine", now - 10 * DAY_S)
+    call(records, "garbled", "text of the garbled one", now)
+    call(records, "new", "text of the new one", now)
+    records.store.write(lambda db: db.execute("UPDATE records SET request = x'01ff' WHERE id = 'garbled'"))
+    purged = sweep(records.store, tmp_path, Limits(5, 0, 0), now)
+    assert purged.bodies == 1 and purged.segments >= 1
+    assert b"text of the new one" in records.request_bytes("new")
+    records.close()
