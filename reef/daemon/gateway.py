@@ -186,6 +186,9 @@ async def _streamed(services: Services, scenario: Scenario, call: Call, exchange
             delivery = Delivery(bytes(failure.body), error.status, dict(failure.headers), took_ms)
             await complete(services, scenario, exchange, Finish(RecordState.FAILED, error.code), delivery, recorded)
             return failure
+        except Exception:  # a bug, told at the door: the row must not stay open for it
+            services.records.abandon(exchange.record_id, "reef_failed: see the log")
+            raise
         status, release = got.status, got.release_id or release
         headers = [pair for pair in got.headers if not pair[0].startswith("x-reef-")]
     headers.append(receipt)

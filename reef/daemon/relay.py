@@ -92,6 +92,9 @@ class Relay(Response):
             held, reason = await self._pass_on(send, got)
         except ReefError as error:
             reason, held = error.code, self._waiting + self._told(error)
+        except Exception:  # a bug, which is not the client's leaving
+            reason = "reef_failed"
+            raise
         finally:
             bridging.cancel()
             closing = asyncio.ensure_future(self._record(got, reason))

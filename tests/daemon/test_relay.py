@@ -18,7 +18,10 @@ import pytest
 from starlette.applications import Starlette
 
 from reef.config import load
+from reef.core.records_types import RecordState
 from reef.daemon.app import build_app
+from reef.daemon.services import Services
+from reef.inference.base import Answer, Call
 from reef.inference.testing import Script, ScriptedProvider
 from tests.daemon.test_gateway import ANSWER, CHAT, JSON, SSE, STREAM, chunk
 from tests.support import daemon, provider
@@ -128,6 +131,20 @@ async def test_a_server_that_breaks_off_after_its_end_has_ended(tmp_path: Path) 
         response = await stream(client)
         assert response.content == b"".join(STREAM)
         assert (await record(client, response))["state"] == "complete"
+
+
+async def test_a_bug_behind_a_stream_leaves_no_open_row(tmp_path: Path) -> None:
+    async def broken(call: Call) -> Answer:
+        raise KeyError("a bug")
+
+    async with app_at(tmp_path, "http://127.0.0.1:9") as (app, client):
+        services: Services = app.state.services
+        await services.scenarios.open("s")
+        services.backend.chat = broken  # type: ignore[method-assign]
+        assert (await stream(client)).status_code == 500
+        services.records.store.write(lambda db: None)  # behind what the answer left to be written
+        (row,) = services.records.page("s")
+        assert (row.record.state, row.record.reason) == (RecordState.ABORTED, "reef_failed: see the log")
 
 
 async def test_a_stream_that_only_begins_late_is_whole(tmp_path: Path) -> None:
