@@ -164,7 +164,7 @@ def _headers(call: Call, target: str) -> tuple[tuple[str, str], ...]:
     kept = {"content-type": "application/json"}
     for name, value in call.headers:
         if name == "authorization" and target == "messages":
-            kept.setdefault("x-api-key", value.removeprefix("Bearer "))
+            kept.setdefault("x-api-key", re.sub("^bearer +", "", value, flags=re.IGNORECASE))
         elif name == "x-api-key" and target != "messages":
             kept.setdefault("authorization", f"Bearer {value}")
         elif name not in ("content-type", "accept-encoding") and not name.startswith(_FOREIGN[target]):

@@ -138,7 +138,7 @@ def _inverse(weights: Tensor, draws: Sequence[float]) -> Tensor:
     block = _first_beyond(sums, target)
     before = sums.gather(1, block) - amounts.gather(1, block)
     inside = blocks.gather(1, block[:, :, None].expand(-1, 1, _BLOCK))[:, 0].cumsum(dim=-1, dtype=wide)
-    found = block * _BLOCK + _first_beyond(inside, target - before)
+    found = block * _BLOCK + _first_beyond(inside, (target - before).clamp_(min=0.0))
     return found[:, 0].clamp_(max=vocab - 1)  # beyond it only in a row that is not finite
 
 
