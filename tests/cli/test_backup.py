@@ -21,7 +21,7 @@ from reef.daemon.backup import backup
 from reef.errors import ReefError
 from reef.inference.testing import Script
 from tests.cli.test_cli import reef, refused, schema
-from tests.e2e.test_publish import batch, probe
+from tests.e2e.test_publish import learn, probe
 from tests.faults.world import ROOT, STUB, Echo, imported
 from tests.support import Daemon, daemon, eventually, on_thread, provider
 
@@ -259,9 +259,7 @@ def test_a_damaged_database_makes_no_backup(chain: Path, tmp_path: Path) -> None
 def test_the_restored_head_answers_with_the_same_weights(tiny_model: Path, tmp_path: Path) -> None:
     settings = {"reef_model_path": str(tiny_model), "reef_recipe": "pg", "reef_batch_size": "4"}
     with daemon(tmp_path / "home", **settings) as one, one.client() as client:
-        batch(client)
-        eventually(lambda: client.get("/reef/scenarios/s")["step"] == 1)
-        learned = eventually(lambda: (found := probe(client)).release_id == "r1" and found)
+        learned = learn(client, "r1")
         schema(reef(one.home, "backup", str(tmp_path / "b.tar.zst"), "--json"), "backup")
     schema(reef(tmp_path / "again", "restore", str(tmp_path / "b.tar.zst"), "--json"), "restore")
     with daemon(tmp_path / "again", **settings) as one, one.client() as client:
