@@ -96,6 +96,11 @@ PLAIN = _plain()
 _MADE: dict[int, list[bytes]] = {}
 
 
+def stream_body(count: int) -> bytes:
+    """The whole body of a streamed answer of ``count`` words."""
+    return b"".join(frame.split(b"\r\n", 1)[1][:-2] for frame in _frames(count))
+
+
 def _frames(count: int) -> list[bytes]:
     if count not in _MADE:
         head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}

@@ -1,7 +1,6 @@
 """The door: Host, Origin and token are checked before any route is looked up. Errors leave here in the route's shape.
 
-Knows nothing of what lies behind it. The busiest routes are called from here: the router and its wrappers cost a model call
-more than everything Reef does with it before the store.
+Knows nothing of what lies behind it. The busiest routes are called from here, without the router and its wrappers.
 """
 
 from __future__ import annotations

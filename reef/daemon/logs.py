@@ -38,19 +38,33 @@ def start(home: Path, level: str, *, echo: bool, secrets: Sequence[str]) -> None
     targets: list[logging.Handler] = [file]
     if echo:
         console = logging.StreamHandler(sys.stderr)
-        console.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+        console.setFormatter(PlainLines(secrets))
         targets.append(console)
     logging.basicConfig(level=level.upper(), handlers=[Bounded(targets)], force=True)
     logging.getLogger("uvicorn").setLevel("WARNING")
     logging.getLogger("asyncio").setLevel("WARNING")
 
 
-class JsonLines(logging.Formatter):
-    """One JSON object a line; what is long is cut, what is secret is masked."""
+class PlainLines(logging.Formatter):
+    """A line for people; what is long is cut, what is secret is masked."""
 
     def __init__(self, secrets: Sequence[str] = ()) -> None:
-        super().__init__()
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
         self._secrets = [one for one in secrets if len(one) >= _SHORTEST_SECRET]
+
+    def format(self, record: logging.LogRecord) -> str:
+        """``record`` as a line, its trace below it."""
+        return self._clean(super().format(record), _TRACE_CHARS)
+
+    def _clean(self, text: str, limit: int) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "********")
+        text = _BEARER.sub(r"\1********", text)
+        return text if len(text) <= limit else f"{text[: limit // 2]} ... {text[-limit // 2 :]}"
+
+
+class JsonLines(PlainLines):
+    """One JSON object a line, cut and masked in the same way."""
 
     def format(self, record: logging.LogRecord) -> str:
         """``record`` as a line, without its end."""
@@ -66,12 +80,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exc"] = self._clean(self.formatException(record.exc_info), _TRACE_CHARS)
         return json.dumps(line)
-
-    def _clean(self, text: str, limit: int) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "********")
-        text = _BEARER.sub(r"\1********", text)
-        return text if len(text) <= limit else f"{text[: limit // 2]} ... {text[-limit // 2 :]}"
 
 
 class LogFile(logging.handlers.RotatingFileHandler, logging.handlers.WatchedFileHandler):

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from reef.daemon.logs import Bounded, JsonLines, LogFile
+from reef.daemon.logs import Bounded, JsonLines, LogFile, PlainLines
 from tests.cli.test_cli import reef, refused
 from tests.support import daemon, eventually
 
@@ -77,6 +77,14 @@ def test_secrets_and_long_texts_are_not_written_whole(clock: Clock, tmp_path: Pa
     text = (tmp_path / "logs" / "reef.jsonl").read_text(encoding="utf-8")
     assert "the-long-secret" not in text and "abc.def" not in text
     assert len(text) < 6000
+
+
+def test_what_a_daemon_in_the_foreground_shows_is_masked_too() -> None:
+    record = log.makeRecord(
+        log.name, logging.INFO, __file__, 1, "with %s and Bearer abc.def", ("the-long-secret",), None
+    )
+    shown = PlainLines(["the-long-secret"]).format(record)
+    assert shown.endswith("with ******** and Bearer ********")
 
 
 def test_the_same_line_is_counted_and_summed_up(clock: Clock, tmp_path: Path) -> None:
