@@ -6,6 +6,7 @@ Knows nothing of transport, codings or verdicts. Called by ``assembly.assemble``
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,9 +48,6 @@ _SET_ONCE_OR_REPLACED = frozenset(
 """String fields that are repeated rather than continued by later pieces."""
 
 
-_NOT_FINISHED = {"finish_reason": None}
-
-
 def join_chat(raw: bytes) -> Joined:
     """Chat chunks: choices and tool calls by index, whatever the cut; ends with ``[DONE]`` or a finish reason."""
     chunks = _Objects(raw)
@@ -61,20 +59,18 @@ def join_chat(raw: bytes) -> Joined:
         if chunk.get("error"):
             error = _words(chunk["error"])
             continue
-        for piece in chunk.pop("choices", None) or ():
+        pieces = chunk.pop("choices", None) or ()
+        for piece in pieces:
             index = piece.pop("index", None) or 0
             choice = choices.get(index) or choices.setdefault(index, {"index": index, "message": {}})
             message = choice["message"]
             delta = piece.pop("delta", None) or piece.pop("message", None) or {}
+            if len(pieces) == 1 and not any(piece.values()):
+                chunks.took(delta, message)
             for call in delta.pop("tool_calls", None) or ():
                 _merge_call(message.setdefault("tool_calls", []), call, chunks.flags)
-            # Nearly every chunk is one more word of the same text: it is not walked through key by key.
-            if len(delta) == 1 and type(message.get("content")) is _Text and type(delta.get("content")) is str:
-                message["content"].append(delta["content"])
-            else:
-                _merge(message, delta)
-            if piece != _NOT_FINISHED or "finish_reason" not in choice:
-                _merge(choice, piece)
+            _merge(message, delta)
+            _merge(choice, piece)
         if chunk != last:
             body |= {key: value for key, value in chunk.items() if value is not None or key not in body}
             last = chunk
@@ -104,7 +100,9 @@ def join_messages(raw: bytes) -> Joined:
             delta = {key: value for key, value in (event.get("delta") or {}).items() if key != "type"}
             if "citation" in delta:
                 delta = {"citations": [delta["citation"]]}
-            _merge(blocks.setdefault(event.get("index") or 0, {}), delta)
+            block = blocks.setdefault(event.get("index") or 0, {})
+            events.took(delta, block)
+            _merge(block, delta)
         elif kind == "message_delta" and body is not None:
             body.update(event.get("delta") or {})
             body["usage"] = {**(body.get("usage") or {}), **(event.get("usage") or {})}
@@ -178,20 +176,52 @@ STREAMS: Mapping[str, Callable[[bytes], Joined]] = {
 }
 
 
+_GROWING = ("content", "reasoning_content", "reasoning", "text", "thinking", "partial_json")
+_PIECES: Callable[[bytes], Iterator[re.Match[bytes]]] = re.compile(
+    rb'"(?:%b)"\s*:\s*"((?:[^"\\]|\\.)*)"' % "|".join(_GROWING).encode()
+).finditer
+_PATIENCE = 8
+"""Frames that are tried on one stream: where every event carries a number of its own, none comes twice."""
+
+
 class _Objects:
     """The JSON objects of a stream one after the other, so that only one is alive; ``done`` once ``[DONE]`` has come.
 
     A list of them all would have the garbage collector look through the whole daemon several times for a long answer.
+    Nearly all events of a long answer differ in one string only: once a reader ``took`` an object for one more piece of a
+    text, what comes in the same frame is added to that text here, and not given.
     """
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
         self.done = False
         self.flags: list[str] = []
+        self._grows: _Text | None = None
+
+    def took(self, delta: Mapping[str, Any], holder: Mapping[str, Any]) -> None:
+        """The object given last is worth no more than this ``delta``, about to be added to ``holder``."""
+        key = next(iter(delta)) if len(delta) == 1 else ""
+        if key in _GROWING and type(delta[key]) is str and type(holder.get(key)) is _Text:
+            self._grows = holder[key]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        broken = False
+        broken, before, patience = False, b"", _PATIENCE
+        frame: tuple[bytes, bytes] | None = None
         for block in blocks_of(self._raw):
+            if self._grows is not None:
+                if frame is None and patience:
+                    cuts = [piece.span(1) for piece in _PIECES(before)]
+                    patience -= 1
+                    if len(cuts) == 1:  # of several it would have to be guessed which one grows
+                        frame = before[: cuts[0][0]], before[cuts[0][1] :]
+                if frame is not None and block.startswith(frame[0]) and block.endswith(frame[1], len(frame[0])):
+                    try:
+                        self._grows.append(orjson.loads(b'"%b"' % block[len(frame[0]) : -len(frame[1])]))
+                        continue
+                    except orjson.JSONDecodeError:  # more than one string: another event
+                        pass
+                self._grows = frame = None
+            before = block
             try:  # nearly all are one line of JSON
                 value = orjson.loads(block[6:]) if block[:6] == b"data: " else None
             except orjson.JSONDecodeError:

@@ -331,3 +331,72 @@ def test_what_is_kept_beside_an_answer_can_be_written() -> None:
     assert (read.model, read.finish_reason, read.usage) == ("m?", "?", {"output_tokens": 2}) and read.complete
     odd = assemble("chat", "application/json", b'{"choices": [{"message": {"content": "x"}, "finish_reason": {}}]}')
     assert odd.finish_reason is None
+
+
+_WORDS = st.sampled_from(["", "a", 'b"', "\\", "\ud83d", "海", '", "content": "x', '"}, {"'])
+_CHUNKS = st.builds(
+    lambda key, text, choice, more, extra: {
+        **extra,
+        "choices": [{"index": 0, "delta": {key: text}, **choice}, *more],
+    },
+    key=st.sampled_from(["content", "content", "reasoning", "odd"]),
+    text=_WORDS | st.none(),
+    choice=st.sampled_from([{}, {}, {"finish_reason": None}, {"odd": "x"}]),
+    more=st.sampled_from([[], [], [{"index": 1, "delta": call(0, "{}")}]]),
+    extra=st.sampled_from([{"id": "x"}, {"note": {"text": "a"}}, {"note": {"text": "b"}}]),
+)
+_BLOCKS = st.builds(
+    lambda kind, text, index, extra: {
+        "type": "content_block_delta",
+        "index": index,
+        "delta": {"type": f"{kind}_delta", kind: text},
+        **extra,
+    },
+    kind=st.sampled_from(["text", "thinking", "partial_json"]),
+    text=_WORDS,
+    index=st.integers(0, 1),
+    extra=st.sampled_from([{}, {"content": "x"}]),
+)
+
+
+@pytest.mark.parametrize("route", ["chat", "messages"])
+@given(data=st.data())
+def test_an_event_that_resembles_the_one_before_is_read_as_any_other(route: str, data: st.DataObject) -> None:
+    pool = data.draw(st.lists(_CHUNKS if route == "chat" else _BLOCKS, min_size=1, max_size=3))
+    events = [event for event in pool for _ in range(data.draw(st.integers(1, 4)))]
+    if route == "messages":
+        events = [{"type": "message_start", "message": {"content": []}}, *events, {"type": "message_stop"}]
+    lines = [
+        b"data: " + json.dumps(event, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "surrogatepass") + b"\n\n"
+        for event in events
+    ]
+    lines = [f"data: {json.dumps(event, ensure_ascii=data.draw(st.booleans()))}\n\n" for event in events]
+    check_resembling(route, [line.encode("utf-8", "surrogatepass") for line in lines])
+
+
+def check_resembling(route: str, lines: list[bytes]) -> None:
+    apart = [b": %d\n%b" % pair for pair in enumerate(lines)]  # a comment in each: no two resemble each other
+    read, expected = (assemble(route, "text/event-stream", b"".join(one)) for one in (lines, apart))
+    assert read == expected
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"index": 0, "delta": {"content": ""}},
+        {"index": 0, "delta": {"content": "a"}, "odd": "x"},
+        {"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"},
+        {"index": 0, "delta": {"content": None}},
+        {"index": 0, "delta": {"odd": "a"}},
+    ],
+)
+@pytest.mark.parametrize(
+    "more", [[], [{"index": 1, "delta": call(0, "{}")}], [{"index": 1, "delta": {"content": "a"}}]]
+)
+@pytest.mark.parametrize("note", ["", '"text": "%s", ', '"content": "%s", '])
+def test_events_that_differ_in_more_than_their_text(event: dict[str, Any], more: list[Any], note: str) -> None:
+    first = b'data: {"choices": [{"index": 0, "delta": {"content": "a", "odd": "b"}}]}\n\n'
+    like = f"data: {{{note}{json.dumps({'choices': [event, *more]})[1:]}\n\n"
+    lines = [(like % word if note else like).encode() for word in ("a", "a", "b", "b")]
+    check_resembling("chat", [first, first, *lines])
+    check_resembling("chat", [first, first, *lines, lines[-1].replace(b': ""', b': "')])  # JSON that is none
