@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from reef.core.records_types import Delivery, Finish, RecordState
 from reef.daemon.redact import keys_of_tools, masked, masked_json
-from reef.daemon.relay import Relay, complete
+from reef.daemon.relay import Relay, complete, let_go
 from reef.daemon.services import Services
 from reef.daemon.wire import error_response, json_response, read_body
 from reef.errors import BadRequest, ReefError, StoreFull, Unavailable
@@ -113,7 +113,8 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
     this = asyncio.current_task()
     assert this is not None
     leaving = asyncio.ensure_future(request.receive())  # ends when the client is gone: the work upstream is cancelled
-    leave = lambda _: this.cancel()  # noqa: E731
+    asking = True  # the callback may be on its way when it is taken back: what has been answered is kept all the same
+    leave = lambda _: asking and this.cancel()  # noqa: E731
     leaving.add_done_callback(leave)
     status, headers, release, sent = 499, list[tuple[str, str]](), None, b""
     got: Answer | None = None
@@ -132,6 +133,7 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
         this.uncancel()
         finish = Finish(RecordState.ABORTED, "client_gone") if got is None else got.finish(sent, "client_gone")
     finally:
+        asking = False
         leaving.remove_done_callback(leave)
         leaving.cancel()
         if got is not None and not whole:
@@ -166,37 +168,40 @@ async def _streamed(services: Services, scenario: Scenario, call: Call, exchange
     exchange = replace(exchange, release_id=scenario.backend.serving(call.scenario))
     opening = services.records.submit_exchange(exchange, None, None)
     pending = asyncio.ensure_future(scenario.backend.chat(call))
-    recorded, receipt = True, (RECEIPT, exchange.record_id)
     try:
-        await asyncio.wrap_future(opening)
-    except (StoreFull, Unavailable) as error:
-        # What failed to reach the disk may be there all the same once the store has been opened again.
-        services.records.abandon(exchange.record_id, f"{error.code}: its receipt could not be given")
-        pending.cancel() if services.refuse_unrecorded else None
-        recorded, receipt = False, services.unrecorded_header(error)
-    await asyncio.wait((pending,), timeout=services.keepalive_s)
-    status, headers = 200, [("content-type", "text/event-stream"), ("cache-control", "no-cache")]
-    release = exchange.release_id
-    if pending.done():
+        recorded, receipt = True, (RECEIPT, exchange.record_id)
         try:
-            got = pending.result()
-        except ReefError as error:
-            failure = error_response(call.path, error, dict([receipt]))
-            took_ms = (time.perf_counter() - started) * 1000
-            delivery = Delivery(bytes(failure.body), error.status, dict(failure.headers), took_ms)
-            await complete(services, scenario, exchange, Finish(RecordState.FAILED, error.code), delivery, recorded)
-            return failure
-        except Exception:  # a bug, told at the door: the row must not stay open for it
-            services.records.abandon(exchange.record_id, "reef_failed: see the log")
-            raise
-        status, release = got.status, got.release_id or release
-        headers = [pair for pair in got.headers if not pair[0].startswith("x-reef-")]
-    headers.append(receipt)
-    if release is not None:
-        headers.append((RELEASE, release))
-    return Relay(
-        services, scenario, call, replace(exchange, release_id=release), pending, status, headers, started, recorded
-    )
+            await asyncio.wrap_future(opening)
+        except (StoreFull, Unavailable) as error:
+            # What failed to reach the disk may be there all the same once the store has been opened again.
+            services.records.abandon(exchange.record_id, f"{error.code}: its receipt could not be given")
+            recorded, receipt = False, services.unrecorded_header(error)
+        await asyncio.wait((pending,), timeout=services.keepalive_s)
+        status, headers = 200, [("content-type", "text/event-stream"), ("cache-control", "no-cache")]
+        release = exchange.release_id
+        if pending.done():
+            try:
+                got = pending.result()
+            except ReefError as error:
+                failure = error_response(call.path, error, dict([receipt]))
+                took_ms = (time.perf_counter() - started) * 1000
+                delivery = Delivery(bytes(failure.body), error.status, dict(failure.headers), took_ms)
+                await complete(services, scenario, exchange, Finish(RecordState.FAILED, error.code), delivery, recorded)
+                return failure
+            except Exception:  # a bug, told at the door: the row must not stay open for it
+                services.records.abandon(exchange.record_id, "reef_failed: see the log")
+                raise
+            status, release = got.status, got.release_id or release
+            headers = [pair for pair in got.headers if not pair[0].startswith("x-reef-")]
+        headers.append(receipt)
+        if release is not None:
+            headers.append((RELEASE, release))
+        return Relay(
+            services, scenario, call, replace(exchange, release_id=release), pending, status, headers, started, recorded
+        )
+    except BaseException:  # nobody takes the answer any more
+        let_go(services, pending)
+        raise
 
 
 async def models(request: Request) -> Response:

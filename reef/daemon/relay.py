@@ -82,12 +82,13 @@ class Relay(Response):
             relaying.result()
 
     async def _relay(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         got: Answer | None = None
         reason: str | None = "client_gone"
         held = b""
-        bridging = asyncio.ensure_future(self._bridge(send))
+        bridging: asyncio.Future[None] | None = None
         try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            bridging = asyncio.ensure_future(self._bridge(send))
             got = await self._pending
             held, reason = await self._pass_on(send, got)
         except ReefError as error:
@@ -96,7 +97,8 @@ class Relay(Response):
             reason = "reef_failed"
             raise
         finally:
-            bridging.cancel()
+            if bridging is not None:
+                bridging.cancel()
             closing = asyncio.ensure_future(self._record(got, reason))
             self._services.keep(closing)
             await asyncio.shield(closing)
@@ -110,8 +112,8 @@ class Relay(Response):
         if got is not None:
             finish = got.finish(bytes(self._sent), reason if reason == "client_gone" else None)
             self._services.keep(asyncio.ensure_future(got.aclose()))
-        elif not self._pending.done():
-            self._pending.cancel()
+        else:
+            let_go(self._services, self._pending)
         status, headers = self._read_as
         self._took_s = time.perf_counter() - self._started
         kept = masked(self._sent, self._services.secrets)
@@ -216,6 +218,17 @@ def _end_at(sent: bytearray, before: int, marks: tuple[bytes, ...]) -> int | Non
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def let_go(services: Services, pending: asyncio.Future[Answer]) -> None:
+    """Ask no more for an answer that nobody takes; one that has come, or still comes, is closed."""
+
+    def close(done: asyncio.Future[Answer]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            services.keep(asyncio.ensure_future(done.result().aclose()))
+
+    pending.cancel()
+    pending.add_done_callback(close)
 
 
 async def complete(
