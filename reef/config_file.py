@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from reef.config import SECTIONS, Setting, unknown_key
-from reef.errors import BadConfig
+from reef.errors import BadConfig, NotFound
 
 
 class _Loader(yaml.SafeLoader):
@@ -39,6 +39,8 @@ def read_file(path: Path) -> dict[str, Setting]:
     """Settings by flat key, each with its line; raises BadConfig that names file and line."""
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {path}", hint="give an existing one with -c") from None
     except OSError as error:
         raise BadConfig(f"{path}: {error.strerror or error}", hint="give an existing file with -c") from error
     except UnicodeDecodeError as error:

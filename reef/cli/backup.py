@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from reef.cli.bar import bar
-from reef.cli.common import HomeOption, JsonOption, home_of, print_json, size, talk
+from reef.cli.common import HomeOption, JsonOption, print_json, say, size
+from reef.cli.place import home_of
+from reef.errors import NotFound
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,18 +36,14 @@ def backup(
     if as_json:
         print_json("backup", made)
         return
-    talk.print(
-        Text(f"{file}: {made['records']:,} records, {len(made['scenarios'])} scenarios, {size(made['size_bytes'])}")
-    )
+    say(f"{file}: {made['records']:,} records, {len(made['scenarios'])} scenarios, {size(made['size_bytes'])}")
     for content_id in made["missing_artifacts"]:
-        talk.print(
-            Text(f"  warning: the files of release {content_id[:12]} are gone from the state directory", "yellow")
-        )
-    talk.print(Text(f"  it holds prompts and answers as they are; back with: reef restore {file} --home DIR", "dim"))
+        say(f"  warning: the files of release {content_id[:12]} are gone from the state directory", "yellow")
+    say(f"  it holds prompts and answers as they are; back with: reef restore {file} --home DIR", "dim")
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(help="A file that reef backup wrote.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="A file that reef backup wrote.")],
     home: HomeOption = None,
     force: Annotated[
         bool, typer.Option("--force", help="Move a directory that is in use aside and take its place.")
@@ -60,14 +57,17 @@ def restore(
     from reef.daemon.backup import restore as read
 
     folder = home_of(home)
+    if not file.is_file():
+        said = "is a directory" if file.is_dir() else "is not there"
+        raise NotFound(f"{file} {said}", hint="name a file that reef backup wrote")
     with bar() as progress:
         made = read(file, folder, force=force, progress=progress)
     if as_json:
         print_json("restore", made)
         return
-    talk.print(Text(f"{made['home']}: {made['records']:,} records, {len(made['scenarios'])} scenarios"))
+    say(f"{made['home']}: {made['records']:,} records, {len(made['scenarios'])} scenarios")
     if made["moved_to"]:
-        talk.print(Text(f"  what was there before lies in {made['moved_to']}"))
+        say(f"  what was there before lies in {made['moved_to']}")
     if "token" not in made["files"]:
-        talk.print(Text("  the backup holds no token: the next start makes a new one, and clients need it"))
-    talk.print(Text(f"  next: reef up --home {folder}, with the settings it was run with", "dim"))
+        say("  the backup holds no token: the next start makes a new one, and clients need it")
+    say(f"  next: reef up --home {folder}, with the settings it was run with", "dim")

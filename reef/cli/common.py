@@ -15,14 +15,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from reef.client import ReefClient
+from reef.cli.place import here, home_of, place
+from reef.client import ReefClient, discovery
 from reef.config import default_home
 from reef.core.reports import check_name
-from reef.errors import BadRequest, ReefError
+from reef.errors import BadRequest, DaemonUnreachable, ReefError, Unauthorized
 
 SCHEMA_VERSION = 1
+_NARROWEST = 8
+"""Characters of a cell that are worth showing."""
 
-HomeOption = Annotated[Path | None, typer.Option("--home", help="State directory (REEF_HOME).", show_default=False)]
+HomeOption = Annotated[
+    Path | None, typer.Option("--home", help="State directory (REEF_HOME).", show_default=False, callback=place)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document (versioned schema).")]
 ScenarioOption = Annotated[
     str | None,
@@ -40,11 +45,6 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _PIPED = not (sys.stdout is not None and sys.stdout.isatty())
 out = Console(highlight=False, soft_wrap=_PIPED, width=1000 if _PIPED else None)  # a pipe is given whole lines
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-def home_of(home: Path | None) -> Path:
-    """The state directory of a command."""
-    return home if home is not None else default_home()
 
 
 def client_of(home: Path | None, scenario: str | None = None) -> ReefClient:
@@ -74,7 +74,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
     """A plain table, or a sentence that names the next command when there is nothing to show."""
     listed = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
     if not listed:
-        talk.print(Text(empty))
+        say(empty)
         return
     from rich.table import Table  # most commands show none
 
@@ -83,8 +83,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
     # On a narrow terminal the widest column gives way first, and an id never: it must stay whole, to be copied.
     gives = max((at for at, column in enumerate(columns) if column != "id"), key=lambda at: widths[at])
     room = out.width - sum(widths) + widths[gives] - 2 * (len(columns) - 1)
+    if room < _NARROWEST:  # not even so: each row takes the lines it needs, so that nothing is hidden
+        for row in ([Text(column, "bold") for column in columns], *listed):
+            first, *more = Text("  ").join(row).wrap(out, out.width - 2)
+            out.print(first, *(Text.assemble("  ", line) for line in more), sep="\n")
+        return
     for at, column in enumerate(columns):
-        limit = min(widths[at], max(room, 8)) if at == gives else widths[at]
+        limit = min(widths[at], room) if at == gives else widths[at]
         folds = at == gives and limit >= 20
         shown.add_column(
             column,
@@ -98,14 +103,53 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
     out.print(shown)
 
 
+def say(text: str, style: str = "") -> None:
+    """One line on stderr; commands in it name the state directory where they must."""
+    talk.print(Text(here(text), style))
+
+
 def show_error(error: ReefError, *, as_json: bool) -> None:
     """Say what is wrong and what to do, on stderr."""
+    hint = here(error.hint)
     if as_json:
-        sys.stderr.write(json.dumps({"error": error.as_dict()}) + "\n")
+        document = {"schema": f"reef.error/{SCHEMA_VERSION}", "error": {**error.as_dict(), "hint": hint}}
+        sys.stderr.write(json.dumps(document) + "\n")
         return
     talk.print(Text.assemble(("error: ", "bold red"), error.message))
-    if error.hint:
-        talk.print(Text.assemble(("  try: ", "dim"), error.hint))
+    if hint:
+        talk.print(Text.assemble(("  try: ", "dim"), hint))
+
+
+def known_better(error: ReefError) -> ReefError:
+    """What the daemon or the network said, in the words of someone who also sees the state directory."""
+    home = home_of(place(None))
+    found = discovery(home)
+    if found is None or not (isinstance(error, DaemonUnreachable) or error.code == "unauthorized"):
+        return error
+    from reef.launch import locked  # what it loads is only needed where something is wrong
+
+    if error.code == "unauthorized":
+        said = f"the daemon at {found['url']} was started with another token than the one in {home / 'token'}"
+        return Unauthorized(said, hint="start it again, it then takes that one: reef down, then: reef up")
+    if locked(home):
+        return error
+    said = f"no daemon runs on {home}: the last one (pid {found.get('pid')}) was killed, or the machine went down"
+    return DaemonUnreachable(said, hint="start it with: reef up (what was acknowledged is kept)")
+
+
+def goes_on(context: typer.Context) -> bool:
+    """True when a subcommand follows; what was given to its group would be lost, so it is refused."""
+    sub = context.invoked_subcommand
+    if sub is None:
+        return False
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name != "home" and source is not None and source.name == "COMMANDLINE":
+            raise BadRequest(
+                f"{option.opts[0]} stands before {sub}, which would not see it",
+                hint=f"put it behind: {context.command_path} {sub} {option.opts[0]}",
+            )
+    return True
 
 
 def ago(at: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +18,15 @@ from reef.cli.common import (
     YesOption,
     ago,
     client_of,
-    home_of,
     out,
     print_json,
+    say,
     size,
     table,
     talk,
 )
 from reef.cli.pick import pick
+from reef.cli.place import here, home_of
 from reef.cli.tools import fetch_embedded
 from reef.config import load
 from reef.errors import BadRequest
@@ -79,12 +81,12 @@ def up(
     if (found := running(folder)) is not None:
         _say_up(found, folder, as_json, fresh=False)
         if not as_json and (config is not None or context.args or any(named)):
-            talk.print(Text("  settings given now are not applied; stop it first with: reef down"))
+            say("  settings given now are not applied; stop it first with: reef down")
         return
     overrides = _overrides(context.args, named)
     settings, said = _settings(folder, config, overrides, yes)
     if not as_json:
-        talk.print(Text(said))
+        say(said)
     child = spawn(folder, settings, config=config)
     with _spinner("starting"):
         found = wait_ready(child, folder, wait)
@@ -115,7 +117,7 @@ def serve(
     settings, said = _settings(home_of(home), config, _overrides(context.args, named), yes)
     loaded = load(config, overrides=settings, home=home_of(home))
     if not quiet:
-        talk.print(Text(said))
+        say(said)
     raise typer.Exit(run(loaded, echo=not quiet))
 
 
@@ -131,7 +133,7 @@ def down(
     if as_json:
         print_json("down", {"stopped": stopped})
     else:
-        talk.print(Text("stopped" if stopped else f"no daemon runs on {folder}"))
+        say("stopped" if stopped else f"no daemon runs on {folder}")
 
 
 def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
@@ -159,8 +161,11 @@ def _overrides(extra: list[str], named: tuple[str | None, ...]) -> dict[str, str
         word = left.pop(0)
         key, given, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or key.split(".")[0] not in ("reef", "training"):
+            known = [f"--{flag}" for flag in (*_FLAGS, "config", "home", "wait", "yes", "json", "quiet")]
+            near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+            guess = f"did you mean {near[0]}? " if near else ""
             raise BadRequest(
-                f"unknown argument {word!r}", hint="keys are given as --reef.port 8901 or --training.seed 7"
+                f"unknown argument {word!r}", hint=f"{guess}keys are given as --reef.port 8901 or --training.seed 7"
             )
         if not given:
             if not left:
@@ -189,8 +194,8 @@ def _say_up(found: dict[str, Any], folder: Path, as_json: bool, *, fresh: bool) 
     if as_json:
         print_json("up", {"url": found["url"], "pid": found["pid"], "home": str(folder), "started": fresh})
         return
-    talk.print(Text(f"{'ready' if fresh else 'already running'} at {found['url']}  (home {folder})"))
-    talk.print(Text('  next: reef call "hello"   reef status   reef down', style="dim"))
+    say(f"{'ready' if fresh else 'already running'} at {found['url']}  (home {folder})")
+    say('  next: reef call "hello"   reef status   reef down', "dim")
 
 
 @contextlib.contextmanager
@@ -224,7 +229,7 @@ def _show_status(found: dict[str, Any]) -> None:
                 row["step"],
                 f"{row['batch']['have']}/{row['batch']['need']}" if row["batch"]["need"] else "-",
                 row["state"],
-                row["detail"] or row["waiting_for"],
+                here(row["detail"] or row["waiting_for"]),
             )
             for row in found["scenarios"]
         ),

@@ -19,16 +19,17 @@ import typer
 from rich.text import Text
 
 from reef import __version__
-from reef.cli.common import HomeOption, JsonOption, home_of, out, print_json, size, talk
+from reef.cli.common import HomeOption, JsonOption, out, print_json, say, size
 from reef.cli.pick import EMBEDDED_MODEL, models_folder
+from reef.cli.place import here, home_of
 from reef.client import ReefClient, discovery
 from reef.config import Config, load
-from reef.errors import BadConfig, ReefError
+from reef.errors import ReefError
 from reef.launch import locked
 
 State = Literal["ok", "warning", "error"]
 
-_MARKS: dict[State, tuple[str, str]] = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "error": ("!!", "red")}
+_STYLES: dict[State, str] = {"ok": "green", "warning": "yellow", "error": "bold red"}
 _SLOW_FSYNC_MS = 100.0
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 5e9, 1e9
 _BIG_LOG_BYTES, _KEPT_LOG_BYTES = 50 * 2**20, 2**20
@@ -65,7 +66,7 @@ class Check:
             "state": self.state,
             "ok": self.state == "ok",
             "message": self.message,
-            "fix": self.fix,
+            "fix": here(self.fix),
             "fixable": self.repair is not None,
         }
 
@@ -93,7 +94,7 @@ def doctor(
     for check in checks if fix else ():
         if check.repair is not None:
             if not as_json:
-                talk.print(Text(f"mending {check.id}: {check.fix}"))
+                say(f"mending {check.id}: {check.fix}")
             try:
                 done.append({"id": check.id, "did": check.repair()})
             except OSError as error:
@@ -110,14 +111,13 @@ def doctor(
 
 def _show(checks: list[Check], done: list[dict[str, str]]) -> None:
     for one in done:
-        talk.print(Text(f"  {one['id']}: {one['did']}"))
+        say(f"  {one['id']}: {one['did']}")
     for check in checks:
-        mark, style = _MARKS[check.state]
-        out.print(Text.assemble((f"{mark}  ", style), f"{check.id:14} {check.message}"))
+        out.print(Text.assemble((f"{check.state:9}", _STYLES[check.state]), f"{check.id:14} {check.message}"))
         if check.fix:
-            out.print(Text(f"    try: {check.fix}", style="dim"))
+            out.print(Text(f"         try: {here(check.fix)}", "dim"))
     if any(check.repair is not None for check in checks):
-        talk.print(Text("  reef doctor --fix does what is safe of this", style="dim"))
+        say("  reef doctor --fix does what is safe of this", "dim")
 
 
 def _checks(home: Path, source: Path | None) -> Iterator[Check]:
@@ -150,7 +150,7 @@ def _sqlite() -> Check:
 def _config(source: Path | None, home: Path) -> tuple[Config | None, Check]:
     try:
         loaded = load(source, home=home)
-    except BadConfig as error:
+    except ReefError as error:
         return None, Check("config", "error", error.message, error.hint)
     set_here = sorted({origin for origin in loaded.origins.values() if origin != "default"})
     return loaded, Check("config", "ok", f"{len(set_here)} keys are set" if set_here else "defaults")
@@ -227,7 +227,7 @@ def _database(home: Path) -> Check:
     except sqlite3.Error as error:
         said = str(error)
     if said != "ok":
-        fix = "keep a copy of the directory, then: reef restore FILE --home ANOTHER"
+        fix = "keep a copy of the directory, then: reef restore FILE --force (moves this one aside)"
         return Check("database", "error", f"damaged: {said}", fix)
     log_bytes = wal.stat().st_size if wal.exists() else 0
     if log_bytes > _BIG_WAL_BYTES:

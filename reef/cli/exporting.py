@@ -15,10 +15,10 @@ from typing import IO, Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.text import Text
 
 from reef.cli.bar import Progress, bar
-from reef.cli.common import HomeOption, JsonOption, client_of, home_of, print_json, since_of, talk
+from reef.cli.common import HomeOption, JsonOption, client_of, print_json, say, since_of
+from reef.cli.place import home_of
 from reef.client import ReefClient, RemoteError
 from reef.errors import BadRequest, Conflict, NotFound
 
@@ -96,7 +96,7 @@ def export(
     if as_json:
         print_json("export", {"path": str(output), "rows": count, "what": what})
     else:
-        talk.print(Text(f"{count:,} rows" + (f" in {output}" if output is not None else "")))
+        say(f"{count:,} rows" + (f" in {output}" if output is not None else ""))
 
 
 def import_file(
@@ -128,7 +128,7 @@ def import_file(
             for line, said in importing.take(window):
                 errors.append({"line": line.number, "message": said})
                 if not as_json and len(errors) <= _SHOWN_ERRORS:
-                    talk.print(Text(f"line {line.number}: {said}"))
+                    say(f"line {line.number}: {said}")
                 if kept is not None:
                     kept.write(line.raw.rstrip(b"\n") + b"\n")
             done += sum(len(line.raw) for line in window)
@@ -137,7 +137,7 @@ def import_file(
         print_json("import", {"records": importing.records, "reports": importing.reports, "errors": errors})
     else:
         more = f"; {len(errors):,} lines were not taken" if errors else ""
-        talk.print(Text(f"{importing.records:,} records and {importing.reports:,} reports are in{more}"))
+        say(f"{importing.records:,} records and {importing.reports:,} reports are in{more}")
     if errors:
         raise typer.Exit(1)
 

@@ -15,8 +15,9 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from reef.cli.common import HomeOption, home_of, out, since_of
-from reef.errors import BadRequest
+from reef.cli.common import HomeOption, out, since_of
+from reef.cli.place import home_of
+from reef.errors import BadRequest, NotFound
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
@@ -44,7 +45,7 @@ def logs(
         raise BadRequest(f"no level {level!r}", hint=f"one of: {', '.join(_LEVELS)}")
     path = home_of(home) / "logs" / "reef.jsonl"
     if not path.exists():
-        raise BadRequest(f"there is no log at {path}", hint="start the daemon with: reef up")
+        raise NotFound(f"there is no log at {path}", hint="start the daemon with: reef up")
     first = 0.0 if since is None else since_of(since)
     wanted = _LEVELS[_LEVELS.index(level) :]
     at = path.stat().st_size if follow else 0  # what comes from here on is shown by following

@@ -1,82 +1,44 @@
-"""The ``reef`` command: puts the nouns together and turns errors into one line and an exit code."""
+"""The way into the ``reef`` command: an interrupt is answered in one line from the first moment on, while all else loads."""
 
 from __future__ import annotations
 
-import io
 import os
+import signal
 import sys
-from typing import Annotated
 
-import typer
-
-from reef import __version__
-from reef.cli import backup, daemon, doctor, exporting, logs, records, releases, tools, verify
-from reef.cli.common import show_error
-from reef.errors import ReefError
-
-_EPILOG = (
-    "Exit codes: 0 ok, 1 failed, 2 usage, 3 daemon not reachable, 4 not found, 5 refused by gate, 6 degraded, "
-    "130 interrupted."
-)
-
-app = typer.Typer(
-    name="reef",
-    no_args_is_help=True,
-    epilog=_EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
-    help="An agent gets better from being used. Start with: reef demo, or reef up and then reef call.",
-)
-
-
-def _version(value: bool) -> None:
-    if value:
-        typer.echo(f"reef {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    """Options of every command."""
-
-
-for module in (daemon, records, releases, logs, doctor, verify, backup, exporting, tools):
-    module.add_to(app)
+_INTERRUPTED = 130
 
 
 def main() -> None:
-    """Entry point; no traceback reaches a user."""
-    as_json = "--json" in sys.argv
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names and answers hold what a terminal may not
+    """Entry point of the command."""
+    mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it was told to ignore interrupts
+    if mine:
+        signal.signal(signal.SIGINT, _leave)
+    from reef.cli.app import run
+
+    if mine:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        app(standalone_mode=True)
-    except ReefError as error:
-        show_error(error, as_json=as_json)
-        sys.exit(error.exit_code)
+        code = run()
     except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of a pipe has left: nothing more to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except OSError as error:
-        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        show_error(
-            ReefError(said, hint="see: reef doctor, or choose another state directory with --home"), as_json=as_json
-        )
-        sys.exit(1)
-    except Exception as error:  # the last edge: a bug of ours is told in a line, and its trace only to who asks for it
-        if os.environ.get("REEF_TRACE"):
-            raise
-        said = f"reef has a bug: {type(error).__name__}: {error}"
-        show_error(ReefError(said, hint="please report it with what REEF_TRACE=1 shows"), as_json=as_json)
-        sys.exit(1)
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:
+        _leave()
+    if mine:
+        signal.signal(signal.SIGINT, _leave)  # what is left is only to end
+    sys.exit(code)
+
+
+def _leave(*_: object) -> None:
+    """Say it and end here: Python would end by the signal where a module it was loading had been interrupted."""
+    as_json = '{"schema": "reef.error/1", "error": {"code": "interrupted", "message": "interrupted", "hint": ""}}'
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(sys.stderr.fileno(), (f"{as_json}\n" if "--json" in sys.argv else "interrupted\n").encode())
+    except (OSError, AttributeError, ValueError):  # streams that are closed, or none
+        pass
+    os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""call, report, records, scenarios: what agents do and what is kept of it."""
+"""call, report, records: what agents do and what is kept of it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,28 @@ from reef.cli.common import (
     ago,
     client_of,
     cut,
-    home_of,
+    goes_on,
     out,
     print_json,
+    say,
     scenario_of,
-    size,
     table,
-    talk,
 )
+from reef.cli.place import home_of
 from reef.client import ReefClient, RemoteError, content_text
 from reef.errors import BadRequest, NotFound
 
+_LOOKED_UP = 20
+_WAITS = "the report waits for it, and is refused when it has not come within reef.park_timeout_h"
+_KEPT = "the report is kept, and names it should it come"
 _USAGE = ("input_tokens", "output_tokens")
 
+TypeOption = Annotated[str | None, typer.Option(help="inference or report.")]
+StateOption = Annotated[str | None, typer.Option(help="complete, incomplete, parked, accepted, consumed, refused...")]
+SessionOption = Annotated[str | None, typer.Option(help="Only this session.")]
+LimitOption = Annotated[int, typer.Option("-n", help="How many.", min=1, max=500)]
+
 records_app = typer.Typer(no_args_is_help=False, help="What has been recorded.")
-scenarios_app = typer.Typer(no_args_is_help=False, help="Workloads: their records, trainer and releases.")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,7 +47,6 @@ def add_to(app: typer.Typer) -> None:
     app.command()(call)
     app.command()(report)
     app.add_typer(records_app, name="records")
-    app.add_typer(scenarios_app, name="scenarios")
 
 
 def call(
@@ -81,7 +87,7 @@ def call(
     if receipt:
         _remember(home_of(home), receipt, scenario)
         if not as_json:
-            talk.print(Text(f"receipt {receipt}" + (f"  release {release}" if release else ""), style="dim"))
+            say(f"receipt {receipt}" + (f"  release {release}" if release else ""), "dim")
 
 
 def report(
@@ -98,20 +104,25 @@ def report(
     Examples: reef report --score 1 | reef report 01m8... --score 0 --feedback "missed the empty case"
     """
     named = list(references or ())
+    if feedback is not None and not feedback.strip():
+        raise BadRequest("--feedback is empty", hint="say it in words, or leave --feedback out", field="feedback")
     if not named and session is None:
         last = _last(home_of(home))
         named, scenario = [last["receipt"]], scenario or last.get("scenario")
     with client_of(home, scenario) as client:
         found = client.report(score=score, feedback=feedback, references=named, session=session)
+        unknown = _unknown(client, found["references"][:_LOOKED_UP])
     if as_json:
-        print_json("report", found)
+        print_json("report", {**found, "unknown_references": unknown})
     else:
         again = " (it was stored before)" if found["duplicate"] else ""
         about = cut(", ".join(found["references"]), 60)
-        talk.print(Text(f"report {found['agent_record_id']} is {found['state']}{again}, about {about}"))
+        say(f"report {found['agent_record_id']} is {found['state']}{again}, about {about}")
         if found["reason"]:
-            talk.print(Text(f"  {found['reason']}"))
-        talk.print(Text("  next: reef status   reef releases", style="dim"))
+            say(f"  {found['reason']}")
+        for receipt in unknown:
+            say(f"  there is no record {receipt} yet; {_KEPT if found['reason'] else _WAITS}")
+        say("  next: reef status   reef releases", "dim")
 
 
 @records_app.callback(invoke_without_command=True)
@@ -119,17 +130,28 @@ def records_root(
     context: typer.Context,
     scenario: ScenarioOption = None,
     home: HomeOption = None,
-    type: Annotated[str | None, typer.Option(help="inference or report.")] = None,
-    state: Annotated[
-        str | None, typer.Option(help="complete, incomplete, parked, accepted, consumed, refused...")
-    ] = None,
-    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
-    limit: Annotated[int, typer.Option("-n", help="How many.", min=1, max=500)] = 20,
+    type: TypeOption = None,
+    state: StateOption = None,
+    session: SessionOption = None,
+    limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List records, newest first. Examples: reef records --state refused | reef records show ID"""
-    if context.invoked_subcommand is not None:
-        return
+    if not goes_on(context):
+        records_list(scenario, home, type, state, session, limit, as_json)
+
+
+@records_app.command("list")
+def records_list(
+    scenario: ScenarioOption = None,
+    home: HomeOption = None,
+    type: TypeOption = None,
+    state: StateOption = None,
+    session: SessionOption = None,
+    limit: LimitOption = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """The same as reef records."""
     with client_of(home) as client:
         name = scenario_of(client, scenario)
         rows = client.records(name, type=type, state=state, session=session, limit=limit)
@@ -172,37 +194,17 @@ def records_show(
     out.print(Text(json.dumps(rest, indent=2, ensure_ascii=False)))
 
 
-@scenarios_app.callback(invoke_without_command=True)
-def scenarios_root(context: typer.Context, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """List scenarios. Example: reef scenarios new my-agent"""
-    if context.invoked_subcommand is not None:
-        return
-    with client_of(home) as client:
-        rows = client.get("/reef/scenarios")["scenarios"]
-    if as_json:
-        print_json("scenarios", rows)
-        return
-    table(
-        ("scenario", "recipe", "surface", "serves", "step", "state", "bodies"),
-        ((row["name"], row["recipe"], row["surface"], row["release_id"] or "-", row["step"], row["state"],
-          size(row["bytes"])) for row in rows),
-        empty='there is no scenario yet; make a call: reef call "hello"',
-    )  # fmt: skip
-
-
-@scenarios_app.command("new")
-def scenarios_new(
-    name: Annotated[str, typer.Argument(help="Letters, digits, '.', '_' and '-'.")],
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Create a scenario."""
-    with client_of(home) as client:
-        found = client.post("/reef/scenarios", {"name": name})
-    if as_json:
-        print_json("scenario", found)
-    else:
-        talk.print(Text(f"scenario {name} is there; use it with -s {name}, or the header x-reef-scenario: {name}"))
+def _unknown(client: ReefClient, receipts: list[str]) -> list[str]:
+    """Those of ``receipts`` that name no record."""
+    missing = []
+    for receipt in receipts:
+        try:
+            client.request_bytes(receipt)
+        except RemoteError as error:
+            if error.status != 404:
+                raise
+            missing.append(receipt)
+    return missing
 
 
 def _served_model(client: ReefClient) -> str:

@@ -18,13 +18,15 @@ from reef.cli.common import (
     complete_releases,
     confirm,
     cut,
+    goes_on,
     out,
     print_json,
+    say,
     scenario_of,
     size,
     table,
-    talk,
 )
+from reef.cli.place import here
 
 releases_app = typer.Typer(no_args_is_help=False, help="The chain of versions of a scenario.")
 
@@ -44,8 +46,13 @@ def releases_root(
     context: typer.Context, scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
     """List the chain, newest first. Examples: reef releases | reef releases show r3"""
-    if context.invoked_subcommand is not None:
-        return
+    if not goes_on(context):
+        releases_list(scenario, home, as_json)
+
+
+@releases_app.command("list")
+def releases_list(scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """The same as reef releases."""
     with client_of(home) as client:
         name = scenario_of(client, scenario)
         rows = client.releases(name)
@@ -90,7 +97,7 @@ def releases_show(
         out.print(Text(f"{'verdict':14} {found['verdict'].get('decision')}: {found['verdict'].get('reason')}"))
     out.print(Text(f"{'records':14} {len(found['records'])}"))
     for record_id in found["records"][:10]:
-        out.print(Text(f"  reef records show {record_id}", style="dim"))
+        out.print(Text(here(f"  reef records show {record_id}"), "dim"))
 
 
 def rollback(
@@ -173,7 +180,7 @@ def _acted(kind: str, found: dict[str, Any], as_json: bool, said: str) -> None:
     if as_json:
         print_json(kind, found)
     else:
-        talk.print(Text(said))
+        say(said)
 
 
 def _reward(row: dict[str, Any]) -> str:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from reef.cli.bar import bar
-from reef.cli.common import HomeOption, JsonOption, YesOption, confirm, home_of, print_json, table, talk
+from reef.cli.common import HomeOption, JsonOption, YesOption, confirm, print_json, say, table
 from reef.cli.pick import EMBEDDED_MODEL, models_folder
+from reef.cli.place import home_of
 from reef.config import load
 from reef.errors import ReefError
 
@@ -63,7 +63,7 @@ def model_pull(yes: YesOption = False, as_json: JsonOption = False) -> None:
     if as_json:
         print_json("model", {"path": str(folder)})
     else:
-        talk.print(Text(f"{EMBEDDED_MODEL} is at {folder}"))
+        say(f"{EMBEDDED_MODEL} is at {folder}")
 
 
 @recipe_app.command("list")

@@ -8,7 +8,9 @@ import typer
 from rich.text import Text
 
 from reef.cli.bar import bar
-from reef.cli.common import HomeOption, JsonOption, home_of, out, print_json, talk
+from reef.cli.common import HomeOption, JsonOption, out, print_json, say
+from reef.cli.place import here, home_of
+from reef.errors import NotFound
 
 _STYLES = {"ok": "green", "lost": "bold red", "skipped": "yellow"}
 
@@ -36,9 +38,12 @@ def verify(
     """
     from reef.daemon.verify import verify as run
 
+    folder = home_of(home)
+    if not folder.is_dir():
+        raise NotFound(f"there is no state directory at {folder}", hint="name another one with --home")
     parts = []
     with bar(bytes=False) as progress:
-        for part in run(home_of(home), loops=loops, everything=everything, seed=seed, progress=progress):
+        for part in run(folder, loops=loops, everything=everything, seed=seed, progress=progress):
             parts.append(part)
             if not as_json:
                 counts = f"{part.checked} {'acknowledged' if part.id == 'kills' else 'checked'}, {part.lost} lost"
@@ -47,11 +52,11 @@ def verify(
                     said.append(f"{counts}; ")
                 out.print(said.append(part.message))
                 if part.fix:
-                    out.print(Text(f"        try: {part.fix}", style="dim"))
+                    out.print(Text(f"        try: {here(part.fix)}", "dim"))
     lost = any(part.state == "lost" for part in parts)
     if as_json:
-        print_json("verify", {"ok": not lost, "parts": [part.as_dict() for part in parts]})
+        print_json("verify", {"ok": not lost, "parts": [{**part.as_dict(), "fix": here(part.fix)} for part in parts]})
     elif not lost:
-        talk.print(Text("nothing that was acknowledged is lost"))
+        say("nothing that was acknowledged is lost")
     if lost:
         raise typer.Exit(1)

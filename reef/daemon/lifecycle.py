@@ -51,7 +51,7 @@ def serve(config: Config, *, echo: bool) -> int:
         who = "another daemon" if found is None else f"the daemon with pid {found['pid']}"
         raise DaemonUnreachable(
             f"{who} already uses {home}",
-            hint=f"see it with: reef status --home {home}",
+            hint="see it with: reef status",
             code="already_running",
         ) from None
     with lock:

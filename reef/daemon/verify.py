@@ -82,8 +82,6 @@ def verify(home: Path, *, loops: int, everything: bool, seed: int, progress: Pro
 @contextlib.contextmanager
 def _scratch(home: Path) -> Iterator[Path]:
     """A folder below ``home``, which it shares the disk with; gone in the end, as are those of a verify that was killed."""
-    made = not home.exists()
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     for old in home.glob(".verify-*"):
         if not _lives(old.name.rpartition("-")[2]):
             shutil.rmtree(old, ignore_errors=True)
@@ -93,9 +91,6 @@ def _scratch(home: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if made:
-            with contextlib.suppress(OSError):
-                home.rmdir()
 
 
 def _lives(pid: str) -> bool:
@@ -139,7 +134,9 @@ def _kills(folder: Path, loops: int, everything: bool, seed: int, progress: Prog
 
 def _file(home: Path, database: Path, until: float) -> Part:
     """The whole file; its log too, when no daemon has it open."""
-    restore = "nothing was changed; stop the daemon, keep a copy of the file, and restore a backup: reef restore"
+    restore = (
+        "nothing was changed; stop the daemon, keep a copy of the file, and restore a backup: reef restore FILE --force"
+    )
     size_bytes = database.stat().st_size
     try:
         with FileLock(home / "lock").acquire(timeout=0):
@@ -172,7 +169,7 @@ def _bodies(database: Path, until: float, progress: Progress) -> Part:
         said = f"bodies are damaged of {', '.join(found.damaged[:_SHOWN])}{more}"
     if found.checked < found.total:
         said += f" (the newest of {found.total}; all with: reef verify --all)"
-    fix = "the other records can be read; restore a backup: reef restore" if found.damaged else ""
+    fix = "the other records can be read; restore a backup: reef restore FILE --force" if found.damaged else ""
     return Part("records", "lost" if found.damaged else "ok", found.checked, len(found.damaged), said, fix)
 
 
@@ -197,5 +194,7 @@ def _artifacts(home: Path, database: Path, everything: bool, progress: Progress)
     if not folders and not wrong:
         return Part("artifacts", "ok", 0, 0, "none yet")
     said = "; ".join(wrong) if wrong else f"{len(folders)} match their manifests"
-    fix = "nothing was changed; go back to another release: reef rollback, or restore a backup: reef restore"
+    fix = (
+        "nothing was changed; go back to another release: reef rollback, or restore a backup: reef restore FILE --force"
+    )
     return Part("artifacts", "lost" if wrong else "ok", len(folders), len(wrong), said, fix if wrong else "")

@@ -106,7 +106,7 @@ class RecordStore:
             if not same:
                 raise Unavailable(
                     "the store does not give back what it was given",
-                    hint="see: reef doctor, and restore a backup: reef restore",
+                    hint="see: reef doctor, and restore a backup: reef restore FILE --force",
                     code="store_damaged",
                 )
 

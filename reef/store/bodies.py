@@ -198,7 +198,7 @@ def unpack(data: bytes) -> bytes:
 def _garbled(why: str) -> Unavailable:
     return Unavailable(
         f"the stored bytes of a record are damaged: {why}",
-        hint="see what else is: reef verify; the others can be read; restore a backup: reef restore",
+        hint="see what else is: reef verify; the others can be read; restore a backup: reef restore FILE --force",
         code="store_damaged",
     )
 

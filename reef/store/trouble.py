@@ -12,7 +12,7 @@ from pathlib import Path
 from reef.errors import ReefError, StoreFull, Unavailable
 from reef.store.holders import holders
 
-_KEPT = "nothing is deleted; stop the daemon, keep a copy of the file, and restore a backup: reef restore"
+_KEPT = "nothing is deleted; stop the daemon, keep a copy of the file, and restore a backup: reef restore FILE --force"
 
 
 def store_error(error: sqlite3.Error | MemoryError, path: Path | None, *, act: str = "write") -> ReefError:

@@ -118,7 +118,6 @@ def test_usage_errors_are_two(tmp_path: Path, words: tuple[str, ...]) -> None:
             ("up", "--recipe", "gpro", "--upstream-url", "http://127.0.0.1:9"),
             ("no recipe 'gpro'", "did you mean grpo?"),
         ),
-        (("up", "-c", "missing.yaml"), ("missing.yaml", "No such file")),
         (("serve", "--port", "99999"), ("--reef.port", "at most 65535")),
         (("up", "--host", "0.0.0.0", "--upstream-url", "http://127.0.0.1:9"), ("no token is set", "reef.token")),
     ],

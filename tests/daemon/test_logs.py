@@ -202,7 +202,7 @@ def test_reef_logs(home: Path, words: tuple[str, ...], shown: list[str]) -> None
 
 
 def test_reef_logs_refuses_what_it_cannot_read(tmp_path: Path, home: Path) -> None:
-    refused(reef(tmp_path / "none", "logs"), 2, "there is no log", "reef up")
+    refused(reef(tmp_path / "none", "logs"), 4, "there is no log", "reef up")
     refused(reef(home, "logs", "--level", "loud"), 2, "no level 'loud'", "warning")
     refused(reef(home, "logs", "--since", "yesterday"), 2, "is no time", "10m")
 

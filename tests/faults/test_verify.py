@@ -70,9 +70,9 @@ def test_it_may_run_beside_the_daemon(tmp_path: Path) -> None:
             assert client.status()["store"]["degraded"] is None
 
 
-def test_a_home_that_is_none_yet_is_tried_and_not_made(tmp_path: Path) -> None:
-    code, parts = verify(tmp_path / "none", "--loops", "1")
-    assert code == 0 and parts["database"]["state"] == "skipped"
+def test_a_home_that_is_none_is_refused_and_not_made(tmp_path: Path) -> None:
+    ran = reef("verify", "--home", str(tmp_path / "none"), "--loops", "1")
+    assert (ran.returncode, ran.stdout) == (4, "") and "there is no state directory" in ran.stderr
     assert not (tmp_path / "none").exists()
 
 

@@ -264,7 +264,7 @@ class TorchRuntime:
         if (wrong := artifacts.damage(self.home, content_id)) is not None:
             raise NotFound(
                 f"the files of release content {content_id} are damaged: {wrong}",
-                hint="nothing was deleted; go back to another release: reef rollback, or restore a backup: reef restore",
+                hint="nothing is deleted; go back: reef rollback, or restore a backup: reef restore FILE --force",
                 code="artifact_damaged",
             )
         self._looked_through.add(content_id)

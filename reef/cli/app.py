@@ -1,0 +1,116 @@
+"""The ``reef`` command: puts the nouns together and turns errors into one shape and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import re
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from reef import __version__
+from reef.cli import backup, daemon, doctor, exporting, logs, place, records, releases, scenarios, tools, verify
+from reef.cli.common import known_better, show_error, talk
+from reef.errors import BadRequest, ReefError
+
+_EPILOG = (
+    "Exit codes: 0 ok, 1 failed, 2 usage, 3 daemon not reachable, 4 what is named is not there, 5 refused by gate, "
+    "6 degraded, 130 interrupted."
+)
+
+app = typer.Typer(
+    name="reef",
+    no_args_is_help=True,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    help="An agent gets better from being used. Start with: reef demo, or reef up and then reef call.",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"reef {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+for module in (daemon, records, scenarios, releases, logs, doctor, verify, backup, exporting, tools):
+    module.add_to(app)
+place.learn(app)
+
+_TyperError = typer.BadParameter.__mro__[2]
+"""What all errors of the parser are; the parser itself lies in another package from one version to the next."""
+
+
+def run() -> int:
+    """Run what was typed; errors leave in one shape, no traceback reaches a user, and the exit code is returned."""
+    as_json = "--json" in (sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv)
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names and answers hold what a terminal may not
+    try:
+        code = app(prog_name="reef", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except ReefError as error:
+        told = known_better(error)
+        show_error(told, as_json=as_json)
+        return told.exit_code
+    except typer.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        show_error(ReefError("nothing was done: the answer was no", code="declined"), as_json=as_json)
+    except BrokenPipeError:  # the reader of a pipe has left: nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        show_error(
+            ReefError(said, hint="see: reef doctor, or choose another state directory with --home"), as_json=as_json
+        )
+    except Exception as error:  # the last edge: a bug of ours is told in a line, and its trace only to who asks for it
+        if isinstance(error, _TyperError):
+            return _misused(error, as_json)
+        if os.environ.get("REEF_TRACE"):
+            raise
+        said = f"reef has a bug: {type(error).__name__}: {error}"
+        show_error(ReefError(said, hint="please report it with what REEF_TRACE=1 shows"), as_json=as_json)
+    return 1
+
+
+def _misused(error: Any, as_json: bool) -> int:
+    """What the parser refuses, with the command's usage and the name that was perhaps meant."""
+    context, said = getattr(error, "ctx", None), error.format_message()
+    if context is not None and type(error).__name__ == "NoArgsIsHelpError":
+        if not as_json:
+            typer.echo(context.get_help(), err=True)
+            return 2
+        said = "no command is given"
+    if (option := getattr(error, "option_name", None)) is not None and context is not None:
+        known, meant = [name for one in context.command.params for name in (*one.opts, *one.secondary_opts)], option
+    else:
+        known, meant = (
+            list(getattr(context and context.command, "commands", ())),
+            (re.findall("'(.*?)'", said) or [""])[0],
+        )
+    near = difflib.get_close_matches(meant, known, n=1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    message = re.split(r" ?\(?(?:Did you mean|Possible options)", said)[0].rstrip(".")
+    if context is not None and not as_json:
+        talk.print(Text(context.get_usage()))
+    hint = f"{guess}see: {'reef' if context is None else context.command_path} --help"
+    show_error(BadRequest(message, hint=hint, code="usage"), as_json=as_json)
+    return 2
