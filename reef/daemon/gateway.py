@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reef.core.records_types import Delivery, Finish, RecordState
-from reef.daemon.redact import keys_of_tools, masked, masked_json
+from reef.daemon.redact import keys_of_tools, masked_answer, masked_json, masked_text
 from reef.daemon.relay import Relay, complete, let_go
 from reef.daemon.services import Services
 from reef.daemon.wire import error_response, json_response, read_body
@@ -42,6 +42,8 @@ _SESSION_HEADERS = (
     "thread-id",
     "x-session-affinity",
 )
+_LENDING = frozenset({"url", "server_url", "headers", "authorization", "authorization_token", "api_key"})
+"""What only tools have that somebody else runs: where they are, and what lets the provider in there."""
 
 # Seeded by the system; asking it for every id would let another thread take the interpreter each time.
 _ids = random.Random()
@@ -70,7 +72,7 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         found[name] = value
         if name.startswith("x-reef-tag-"):
-            meta.setdefault("tags", {})[name[11:]] = value[:256]
+            meta.setdefault("tags", {})[name[11:]] = value
         elif not name.startswith("x-reef-") and value.rpartition(" ")[2] != services.token:
             kept.append((name, value))
     raw = await read_body(request, services.max_body_bytes)
@@ -78,16 +80,27 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object", hint="see the provider's API reference")
     tools = body["tools"] if isinstance(body.get("tools"), list) else ()
-    lends_keys = "mcp_servers" in body or any(type(tool) is dict and tool.get("type") == "mcp" for tool in tools)
-    if lends_keys or any(secret in raw for secret in services.secrets):
-        segments = split_json(masked_json(raw, (*services.secrets, *keys_of_tools(body))))[1]
+    lends = "mcp_servers" in body or any(type(tool) is dict and not _LENDING.isdisjoint(tool) for tool in tools)
+    lent = keys_of_tools(body) if lends else ()
+    if lent or any(needle in raw for needle in services.needles):
+        clean = masked_json(raw, (*services.secrets, *lent))
+        segments = segments if clean is raw else split_json(clean)[1]
     scenario = found.get("x-reef-scenario") or services.default_scenario
     if not scenario:
         raise BadRequest("no x-reef-scenario header", hint="name the workload, e.g. x-reef-scenario: my-agent")
     named = next((found[name] for name in _SESSION_HEADERS if found.get(name)), None) or body.get("prompt_cache_key")
-    session = named[:200].encode("utf-8", "replace").decode() if isinstance(named, str) else None
+    session = named if isinstance(named, str) else None
     path, record_id, stream = request.scope["path"], f"{_ids.getrandbits(128):032x}", body.get("stream") is True
-    agent = found.get("user-agent", "")[:120]
+    agent, tags = found.get("user-agent", ""), meta.get("tags", {})
+    noted = f"{agent} {session} {tags}".encode("utf-8", "replace")
+    if lent or any(secret in noted for secret in services.secrets):
+        keys = *services.secrets, *lent
+        agent, session = masked_text(agent, keys), None if session is None else masked_text(session, keys)
+        tags = {name: masked_text(value, keys) for name, value in tags.items()}
+    if tags:
+        meta["tags"] = {name: value[:256] for name, value in tags.items()}
+    session = None if session is None else session[:200].encode("utf-8", "replace").decode()
+    agent = agent[:120]
     meta |= {"route": ROUTES.get(path, ""), "stream": stream, "client": agent}
     if agent.startswith(_AGENTS) and not body.get("tools") and not services.train_helper_calls:
         meta["helper"] = "no_tools"
@@ -104,7 +117,7 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
         scenario,
         record_id,
     )
-    return call, Exchange(record_id, scenario, segments, time.time(), session, None, meta)
+    return call, Exchange(record_id, scenario, segments, time.time(), session, None, meta, lent)
 
 
 async def _plain(request: Request, services: Services, scenario: Scenario, call: Call, exchange: Exchange) -> Response:
@@ -140,8 +153,9 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
             await got.aclose()
     took_s = time.perf_counter() - started
     request.scope["reef.upstream_s"] = took_s
-    kept = masked(sent, services.secrets) if any(secret in sent for secret in services.secrets) else sent
-    delivery = Delivery(kept, status, dict(headers), took_s * 1000)
+    delivery = Delivery(sent, status, dict(headers), took_s * 1000)
+    if exchange.lent or "content-encoding" in delivery.headers or any(needle in sent for needle in services.needles):
+        finish, delivery = masked_answer(finish, delivery, (*services.secrets, *exchange.lent))
     exchange = replace(exchange, release_id=release) if release is not None else exchange
     receipt = (RECEIPT, exchange.record_id)
     try:

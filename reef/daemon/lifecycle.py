@@ -27,6 +27,7 @@ from reef.client import discovery
 from reef.config import Config
 from reef.daemon import logs
 from reef.daemon.app import build_app
+from reef.daemon.redact import keys_of_address
 from reef.daemon.services import Services
 from reef.errors import BadConfig, DaemonUnreachable
 from reef.events import Bus
@@ -58,7 +59,8 @@ def serve(config: Config, *, echo: bool) -> int:
         # One that was killed left its process number behind, which may be another program's by now.
         (home / "daemon.json").unlink(missing_ok=True)
         token = _token(config)
-        masked = [one for one in (token, config.service.upstream_api_key) if one is not None]
+        address = keys_of_address(config.service.upstream_url or "")
+        masked = [one for one in (token, config.service.upstream_api_key, *address) if one]
         logs.start(home, config.service.log_level, echo=echo, secrets=masked)
         app = build_app(config, token)
         services: Services = app.state.services

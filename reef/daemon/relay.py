@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from reef.core.records_types import Delivery, Finish, RecordState
-from reef.daemon.redact import masked
+from reef.daemon.redact import masked_answer
 from reef.daemon.services import Services
 from reef.daemon.wire import error_event
 from reef.errors import ReefError, StoreFull, Unavailable, UpstreamError, UpstreamTimeout
@@ -116,8 +116,7 @@ class Relay(Response):
             let_go(self._services, self._pending)
         status, headers = self._read_as
         self._took_s = time.perf_counter() - self._started
-        kept = masked(self._sent, self._services.secrets)
-        delivery = Delivery(kept, status, dict(headers), self._took_s * 1000, self._first_ms)
+        delivery = Delivery(bytes(self._sent), status, dict(headers), self._took_s * 1000, self._first_ms)
         try:
             await complete(self._services, self._scenario, self._exchange, finish, delivery, self._recorded)
         except StoreFull as error:
@@ -237,6 +236,9 @@ async def complete(
     """Complete an open row; when the store fails now it is marked aborted as soon as it can be."""
     if not recorded:
         return
+    sent, coded = delivery.sent, "content-encoding" in delivery.headers
+    if exchange.lent or coded or any(needle in sent for needle in services.needles):
+        finish, delivery = masked_answer(finish, delivery, (*services.secrets, *exchange.lent))
     try:
         await asyncio.wrap_future(services.records.submit_exchange(exchange, finish, delivery, opened=True))
     except (StoreFull, Unavailable) as error:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from reef.core.records_types import AgentRecord, RecordState, RequestType
 from reef.core.reports import Report, check_name, check_session, parse_report
 from reef.daemon.openapi import IMPORT_LIMIT, IMPORT_STATES, RELEASE_PATTERN
+from reef.daemon.redact import masked_json
 from reef.daemon.services import Services
 from reef.daemon.wire import json_response, read_body, read_json, read_json_whole
 from reef.errors import BadRequest, Conflict, NotFound
@@ -29,7 +30,10 @@ _WORD = re.compile(r"[ -~]*")
 async def report(request: Request) -> Response:
     """Store one report; the answer says which record it became and where it stands."""
     services: Services = request.app.state.services
-    body = read_json(await read_body(request, services.max_body_bytes))
+    raw = await read_body(request, services.max_body_bytes)
+    if any(needle in raw for needle in services.needles):
+        raw = masked_json(raw, services.secrets)
+    body = read_json(raw)
     name = request.headers.get("x-reef-scenario") or (body.get("scenario") if isinstance(body, dict) else None)
     known = services.scenarios.opened.get(name or services.default_scenario) if isinstance(name, str | None) else None
     scenario = known or await _scenario(services, name)
@@ -76,7 +80,10 @@ async def report(request: Request) -> Response:
 async def import_records(request: Request) -> Response:
     """Import finished exchanges, one object or ``{"records": [...]}``; each is stored once by its id."""
     services: Services = request.app.state.services
-    body = read_json_whole(await read_body(request, services.max_body_bytes))
+    raw = await read_body(request, services.max_body_bytes)
+    if any(needle in raw for needle in services.needles):
+        raw = masked_json(raw, services.secrets)
+    body = read_json_whole(raw)
     rows = body.get("records") if isinstance(body, dict) and "records" in body else [body]
     if not isinstance(rows, list) or not 1 <= len(rows) <= IMPORT_LIMIT:
         raise BadRequest(f"records must be a list of 1 to {IMPORT_LIMIT} objects", field="records")

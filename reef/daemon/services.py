@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from reef.config import Config
 from reef.core.histogram import Histogram
 from reef.core.records_types import Delivery, Finish
-from reef.daemon.redact import SHORTEST_KEY
+from reef.daemon.redact import as_keys, keys_of_address, needles
 from reef.errors import ReefError, StoreFull, Unavailable
 from reef.events import Bus
 from reef.inference.base import InferenceBackend
@@ -66,6 +66,8 @@ class Services:
     refuse_unrecorded: bool = field(init=False)
     train_helper_calls: bool = field(init=False)
     secrets: tuple[bytes, ...] = field(init=False)
+    needles: tuple[bytes, ...] = field(init=False)
+    """A text without any of these holds no secret, however it is spelled."""
 
     def __post_init__(self) -> None:
         """Settings that are read on the path of every request."""
@@ -75,9 +77,9 @@ class Services:
         self.keepalive_s = service.keepalive_s
         self.refuse_unrecorded = service.on_store_failure == "refuse"
         self.train_helper_calls = service.train_helper_calls
-        self.secrets = tuple(
-            key.encode() for key in (self.token, service.upstream_api_key) if key and len(key) >= SHORTEST_KEY
-        )
+        address = keys_of_address(service.upstream_url or "")
+        self.secrets = as_keys((self.token, service.upstream_api_key or "", *address))
+        self.needles = needles(self.secrets)
 
     @property
     def home(self) -> Path:

@@ -24,6 +24,8 @@ class Exchange:
     session: str | None = None
     release_id: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    lent: Sequence[bytes] = ()
+    """Keys for other servers that the request hands to the provider: they are in no segment, nor may they be in the answer."""
 
 
 @dataclass(frozen=True, slots=True)

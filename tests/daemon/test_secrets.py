@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 from pathlib import Path
@@ -33,7 +34,7 @@ def files_with(home: Path, canary: str) -> list[str]:
     store = RecordStore(home / "reef.db")
     for row in store.page("s", limit=100):
         record_id = row.record.agent_record_id
-        held = json.dumps([dict(row.record.payload), dict(row.record.meta)], default=str)
+        held = json.dumps([dict(row.record.payload), dict(row.record.meta), row.record.session], default=str)
         if canary in held or canary.encode() in store.request_bytes(record_id):
             found.append(record_id)
     store.close()
@@ -96,6 +97,85 @@ def test_a_key_is_found_however_it_is_escaped_and_what_is_none_changes_nothing(t
             assert held["mcp_servers"][0]["authorization_token"] == "[redacted]"
             assert held["messages"] == asked["messages"] and held.get("n") == asked.get("n")
             assert upstream.seen[-1].raw == raw.encode()
+
+
+def spelled(text: str, canary: str) -> str:
+    """JSON ``text`` in which the signs of ``canary`` are escapes by number."""
+    return text.replace(canary, "".join(f"\\u{ord(sign):04X}" for sign in canary))
+
+
+def test_a_key_is_found_in_every_place_and_spelling(tmp_path: Path) -> None:
+    home, in_url, user = tmp_path / "home", "canary-in-an-url-61", "reef:canary-password-62"
+    echo = json.dumps({**ANSWER, "model": KEY, "note": [KEY, in_url, user]})
+    coded = Script([gzip.compress(spelled(echo, KEY).encode())], headers=[*JSON, ("content-encoding", "gzip")])
+    stream = Script(
+        [f'data: {{"note": "{in_url}"}}\n\n'.encode(), spelled(f'data: {{"note": "{KEY}"}}\n\n', KEY).encode()]
+    )
+    settings = {"reef.upstream_api_key": KEY, "reef.default_scenario": "s"}
+    with provider(coded, Script([json.dumps(ANSWER).encode()], headers=JSON), stream) as upstream:
+        one = Daemon(home, {"reef.upstream_url": upstream.url, **settings})
+        one.start()
+        try:
+            with one.client() as client:
+                inner = json.dumps({"key": f"{KEY}"})
+                tools = [{"type": "mcp", "server_url": f"https://{user}@x.test/mcp?apiKey={in_url}&page=1"}]
+                asked = asking(f"{KEY} \\ {KEY}", tools=tools, prompt_cache_key=f"key {KEY}", model=KEY)
+                asked["messages"].append({"role": "tool", "content": spelled(inner, KEY) + in_url})
+                raw = spelled(json.dumps(asked), KEY)
+                noted = {"x-reef-tag-run": f"{'x' * 250}{KEY}", "user-agent": f"{'x' * 100}{KEY}"}
+                answer = client.http.post("/v1/chat/completions", content=raw, headers=noted)
+                assert answer.json()["note"] == [KEY, in_url, user] and upstream.seen[-1].raw == raw.encode()
+                held = client.record(answer.headers["x-reef-agent-record-id"])
+                assert (
+                    held["request"]["tools"][0]["server_url"]
+                    == "https://[redacted]@x.test/mcp?apiKey=[redacted]&page=1"
+                )
+                assert held["request"]["messages"][0]["content"] == "[redacted] \\ [redacted]"
+                assert json.loads(held["request"]["messages"][1]["content"].split("}")[0] + "}") == {
+                    "key": "[redacted]"
+                }
+                assert (held["response"]["model"], held["session"]) == ("[redacted]", "key [redacted]")
+                server = {"type": "url", "name": "x", "url": f"https://x.test/sse?token={in_url}"}
+                asked = asking("hi", mcp_servers=[server], max_tokens=5)
+                client.http.post("/v1/messages", json=asked, headers={"x-reef-session": f"run {KEY}"})
+                with client.stream(asking("hi", tools=tools)) as response:
+                    assert in_url in response.read().decode()
+                receipt = answer.headers["x-reef-agent-record-id"]
+                said = spelled(json.dumps({"score": 1, "references": [receipt], "feedback": f"it said {KEY}"}), KEY)
+                assert client.http.post("/reef/report", content=said).status_code == 200
+                told = {"agent_record_id": "i", "request": asking(KEY), "response": ANSWER, "session": KEY}
+                assert client.http.post("/reef/records", content=spelled(json.dumps(told), KEY)).status_code == 200
+            one.stop()
+            one.settings = {**one.settings, "reef.upstream_url": f"http://{user}@127.0.0.1:9/v1"}
+            del one.settings["reef.upstream_api_key"]
+            one.start()
+            with one.client() as client:
+                for streamed in (False, True):
+                    failed = client.http.post("/v1/chat/completions", json=asking("hi", stream=streamed))
+                    assert failed.status_code == 502
+        finally:
+            one.stop()
+    assert [files_with(home, canary) for canary in (KEY, in_url, user)] == [[], [], []]
+
+
+def test_what_is_no_key_stays_as_it_is(tmp_path: Path) -> None:
+    server = {"type": "url", "url": "https://x.test/?page=introduction&id=5"}
+    pin = {**server, "authorization_token": "20260101"}
+    plain = Script([json.dumps({**ANSWER, "n": 20260101, "said": "a\\u0073k"}).encode()], headers=JSON)
+    with (
+        provider(plain) as upstream,
+        daemon(tmp_path, reef_upstream_url=upstream.url) as one,
+        one.client() as client,
+    ):
+        for servers in ([server], [pin]):
+            asked = asking("introduction \u001b[1m \\\\ \\" + "\\" * 100_001, mcp_servers=servers, n=20260101)
+            answer = client.http.post("/v1/chat/completions", json=asked)
+            held = client.record(answer.headers["x-reef-agent-record-id"])
+            assert held["request"]["messages"] == asked["messages"] and held["request"]["n"] == 20260101
+            assert held["response"] == answer.json()
+            assert client.http.get(f"/reef/records/{held['agent_record_id']}/request").content == (
+                upstream.seen[-1].raw.replace(b'"20260101"', b'"[redacted]"')
+            )
 
 
 def test_what_agents_ask_beside_their_turns_is_no_turn(tmp_path: Path) -> None:
