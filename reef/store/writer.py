@@ -167,11 +167,15 @@ class Writer:
                 try:
                     outcomes.append((work(db), None))
                 except Exception as error:  # the edge: whatever the caller's work raises is the caller's to see
-                    if type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError):
-                        raise  # a full disk, a lock, a damaged file: that concerns the whole transaction
+                    told: Exception = error
+                    whole = (sqlite3.OperationalError, sqlite3.DatabaseError)
+                    if isinstance(error, sqlite3.Error) and type(error) in whole:
+                        if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_ERROR"):
+                            raise  # a full disk, a lock, a damaged file: that concerns the whole transaction
+                        told = store_error(error, self._file.path)  # a statement that is wrong in itself
                     db.execute("ROLLBACK TO item")
                     self._on_rollback()
-                    outcomes.append((None, error))
+                    outcomes.append((None, told))
                 db.execute("RELEASE item")
             if "REEF_FAILPOINT" in os.environ:
                 failpoints.hit("before-commit")

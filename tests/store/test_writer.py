@@ -104,6 +104,23 @@ def test_what_has_begun_can_be_ended_however_full_the_queue_is(tmp_path: Path) -
     records.close()
 
 
+def test_an_item_that_is_wrong_in_itself_fails_alone(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path / "reef.db")
+    submit = records.store.submit
+    with held_up(records.store):
+        before = records.submit(inference("before"))
+        wrong = [submit(lambda db, text=text: (db.execute("INSERT INTO report_refs VALUES ('x', 1)"), db.execute(text)))
+                  for text in ("INSERT INTO nowhere VALUES (1)", "SELECT json_extract('{', '$.a')")]  # fmt: skip
+        after = records.submit(inference("after"))
+    assert {before.result().agent_record_id, after.result().agent_record_id} == {"before", "after"}
+    for future in wrong:
+        with pytest.raises(Unavailable) as told:
+            future.result()
+        assert told.value.code == "store_unwritable"
+    assert records.referencing("x") == [] and records.store.trouble is None
+    records.close()
+
+
 def test_nothing_is_committed_behind_a_failure_in_the_same_turn(tmp_path: Path) -> None:
     store = Store(tmp_path / "reef.db")
     failure = sqlite3.OperationalError("disk I/O error")
