@@ -1,15 +1,18 @@
-"""Decides about candidates. Pure functions over measurements; called by train.loop."""
+"""Decides about candidates: named rules, verdicts that can be replayed from their receipts, what an effect costs to see."""
 
-from __future__ import annotations
+from reef.gate.checks import checks_pass
+from reef.gate.evidence import level_of, share_of_budget
+from reef.gate.paired import GateSettings, Pair, Rule, Slot, Task, replay, start
 
-from reef.core.artifacts import Candidate, Decision, Verdict
-
-
-def checks_pass(candidate: Candidate) -> Verdict:
-    """The ``checks`` rule: accept when every measurement of the separate validation is within its limit."""
-    failed = {name: check for name, check in candidate.checks.items() if not check.get("ok", False)}
-    evidence = {"checks": {name: dict(check) for name, check in candidate.checks.items()}}
-    if failed:
-        said = ", ".join(f"{name} {check.get('value')} (limit {check.get('limit')})" for name, check in failed.items())
-        return Verdict(Decision.REJECT, "checks", f"validation failed: {said}", evidence)
-    return Verdict(Decision.ACCEPT, "checks", f"{len(candidate.checks)} checks passed", evidence)
+__all__ = [
+    "GateSettings",
+    "Pair",
+    "Rule",
+    "Slot",
+    "Task",
+    "checks_pass",
+    "level_of",
+    "replay",
+    "share_of_budget",
+    "start",
+]
