@@ -24,6 +24,7 @@ from reef.store.bodies import join_tensors, read_body
 
 _COLUMNS = "seq, id, type, state, reason, created_at, rev, release_id, session, consumed_step, purged_at, meta"
 _LIVE = "state IN ('parked','accepted')"
+_NOT_RETIRED = "json_extract(meta, '$.retired') IS NULL"
 
 
 class RecordStore:
@@ -123,15 +124,16 @@ class RecordStore:
         return self.store.write(work)
 
     def mark(self, marks: Iterable[Mark]) -> None:
-        """Keep judgments. A report that a step consumed meanwhile stays consumed; a retired inference keeps its state and
-        gets the reason, after which it is not replayed any more."""
-        rows = [(mark.state.value, mark.reason, mark.reason, mark.record_id) for mark in marks]
+        """Keep judgments. A report that a step consumed meanwhile stays consumed; a retired inference keeps its state, and
+        its reason when it has one, and is not replayed any more."""
+        rows = [(mark.state.value, mark.reason, mark.reason, mark.reason, mark.record_id) for mark in marks]
         if not rows:
             return
         self.store.write(
             lambda db: db.executemany(
                 f"UPDATE records SET state = CASE WHEN {_LIVE} THEN ? ELSE state END, reason = CASE WHEN {_LIVE} THEN ? ELSE"
-                f" ? END WHERE id = ? AND ({_LIVE} OR (type = 'inference' AND reason IS NULL))",
+                " COALESCE(reason, ?) END, meta = CASE WHEN type = 'inference' THEN json_set(meta, '$.retired', ?) ELSE meta"
+                f" END WHERE id = ? AND ({_LIVE} OR (type = 'inference' AND {_NOT_RETIRED}))",
                 rows,
             )
         )
@@ -235,8 +237,8 @@ class RecordStore:
         return int(found[0])
 
     def live(self, scenario: str, *, reports_only: bool, context: int) -> list[Row]:
-        """What a restarted trainer must ingest again, in original order: everything unconsumed and not refused, and
-        the ``context`` newest judged reports before it, which rebuild the memory of a stateful judge."""
+        """What a restarted trainer must see again, in original order: everything unconsumed and neither refused nor retired,
+        however it ended, and the ``context`` newest judged reports, which rebuild the memory of a stateful judge."""
         scenario_id = self.known(scenario)
         rows = self._select(
             scenario, f"scenario_id = ? AND type <> 'inference' AND {_LIVE} ORDER BY rev", [scenario_id]
@@ -245,16 +247,13 @@ class RecordStore:
             rows += self._select(
                 scenario,
                 "scenario_id = ? AND type = 'inference' AND rev IS NOT NULL AND consumed_step IS NULL"
-                " AND purged_at IS NULL AND reason IS NULL ORDER BY rev",
+                f" AND purged_at IS NULL AND {_NOT_RETIRED} ORDER BY rev",
                 [scenario_id],
             )
-        first = min((row.rev or 0 for row in rows), default=None)
-        newest = "" if first is None else f" AND rev < {first}"
         if context:
             rows += self._select(
                 scenario,
-                f"scenario_id = ? AND type = 'report' AND NOT {_LIVE} AND purged_at IS NULL{newest}"
-                " ORDER BY rev DESC LIMIT ?",
+                f"scenario_id = ? AND type = 'report' AND NOT {_LIVE} AND purged_at IS NULL ORDER BY rev DESC LIMIT ?",
                 [scenario_id, context],
             )
         return sorted({row.seq: row for row in rows}.values(), key=lambda row: row.rev or 0)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reef.core.records_types import AgentRecord
-from reef.records import RecordStore
+from reef.core.records_types import AgentRecord, RecordState
+from reef.records import Mark, RecordStore
 from reef.runtime.testing import StubTrainingRuntime
 from reef.train.loop import Trainer
 from reef.train.processors.derived import DerivedProcessor, DictMemory, Item
 from reef.train.processors.pairing import Judgment
 from reef.train.types import PolicyBatch, PolicySample, ProcessorContext
 from tests.support import eventually
-from tests.train.factories import inference
+from tests.train.factories import inference, report
 
 
 class Judged(DerivedProcessor):
@@ -138,4 +139,55 @@ def test_over_a_restart_of_the_trainer_nothing_is_judged_again(tmp_path: Path) -
     assert sorted(asked) == ["i1", "i4", "i5", "i6"]
     assert (records.get("i1").record.reason or "").startswith("low")
     again.close()
+    records.close()
+
+
+def test_after_a_restart_the_processor_sees_what_it_had_seen(tmp_path: Path) -> None:
+    """Whatever became final and was not consumed or retired comes again, in its order, flagged or not whole as it may be."""
+    seen: list[list[str]] = []
+
+    class Watching(Judged):
+        reports_only = False
+
+        def __init__(self, context: ProcessorContext) -> None:
+            super().__init__(context)
+            seen.append([])
+
+        def ingest(self, record: AgentRecord) -> None:
+            seen[-1].append(record.agent_record_id)
+            self.track(record)
+            if record.agent_record_id in ("retired", "flagged-retired"):
+                self.retire(record.agent_record_id, "low: of no use")
+
+        def recall(self, record: AgentRecord) -> None:
+            seen[-1].append(f"recalled {record.agent_record_id}")
+
+    records, runtime = RecordStore(tmp_path / "reef.db"), StubTrainingRuntime()
+
+    def trainer() -> Trainer:
+        return Trainer("s", records, runtime=runtime, processor=Watching, config={"batch_size": 2}, step_preparer="pg")
+
+    first = trainer()
+    for name, state, reason in (
+        ("plain", RecordState.COMPLETE, None),
+        ("retired", RecordState.COMPLETE, None),
+        ("empty", RecordState.COMPLETE, "empty_answer"),
+        ("flagged-retired", RecordState.COMPLETE, "empty_answer"),
+        ("cut", RecordState.INCOMPLETE, "no_end_mark"),
+        ("failed", RecordState.FAILED, "upstream_500"),
+    ):
+        records.append(replace(inference(name, state=state), reason=reason))
+    records.append(report("waiting", ["plain"]))
+    records.append(report("judged", ["plain"]))
+    records.mark([Mark("judged", RecordState.REFUSED, "no: not this one")])
+    first.catch_up()
+    first.close()
+    again = trainer()
+    again.catch_up()
+    again.close()
+    assert seen[0] == ["plain", "retired", "empty", "flagged-retired", "cut", "failed", "waiting", "recalled judged"]
+    assert seen[1] == [name for name in seen[0] if "retired" not in name]
+    kept = {name: records.get(name).record for name in ("retired", "flagged-retired")}
+    assert {record.reason for record in kept.values()} == {"low: of no use", "empty_answer"}
+    assert {record.meta["retired"] for record in kept.values()} == {"low: of no use"}
     records.close()
