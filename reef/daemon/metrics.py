@@ -39,13 +39,13 @@ def _text(services: Services) -> tuple[bytes, str]:
     from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, ProcessCollector, generate_latest
     from prometheus_client.registry import Collector
 
-    class Figures(Collector):
+    class Everything(Collector):
         def collect(self) -> Iterable[Metric]:
             yield from _daemon(services)
             yield from _scenarios(services)
 
     registry = CollectorRegistry()
-    registry.register(Figures())
+    registry.register(Everything())
     ProcessCollector(registry=registry)
     return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 

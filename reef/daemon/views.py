@@ -11,7 +11,7 @@ from reef.core.artifacts import Release
 from reef.core.records_types import RequestType
 from reef.daemon.services import Services
 from reef.inference.base import ROUTES
-from reef.records import Row
+from reef.records import Row, figures
 from reef.releases import ScenarioRow, StepRow
 from reef.train.thread import TrainerThread
 
@@ -91,7 +91,8 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
     scenario = services.scenarios.opened.get(row.name)
     thread = scenario.thread if scenario is not None else None
     progress = dict(thread.trainer.progress()) if thread is not None else {}
-    counts = services.records.counts(row.name)
+    store, scenario_id = services.records.store, services.records.known(row.name)
+    counts = figures.counts(store, scenario_id)
     reports = counts.get("report", {})
     state = thread.state if thread is not None else "idle"
     return {
@@ -107,8 +108,8 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
         "waiting_for": _waiting(services, row, thread, progress, reports),
         "pending_receipts": progress.get("waiting_for", []),
         "counts": counts,
-        "reasons": services.records.reasons(row.name),
-        "bytes": services.records.size_bytes(row.name),
+        "reasons": figures.reasons(store, scenario_id),
+        "bytes": figures.body_bytes(store, scenario_id),
     }
 
 
@@ -161,7 +162,7 @@ def status_view(services: Services) -> dict[str, Any]:
             "engine": engine,
         },
         "store": {
-            "records": services.records.total(),
+            "records": figures.total(store),
             "bytes": store.size_bytes(),
             "queue": store.waiting,
             "commits": store.commits,

@@ -1,4 +1,4 @@
-"""Figures over all scenarios in a few reads: what /metrics shows. Knows nothing of their format."""
+"""Figures: what is counted over records, for /metrics (all scenarios in a few reads) and status. Knows nothing of formats."""
 
 from __future__ import annotations
 
@@ -28,6 +28,44 @@ def figures(store: Store) -> Figures:
         with store.reading() as db:
             found.append(db.execute(statement).fetchall())
     return Figures(*found)
+
+
+def total(store: Store) -> int:
+    """Number of records of all scenarios."""
+    with store.reading() as db:
+        return int(db.execute("SELECT COUNT(*) FROM records").fetchone()[0])
+
+
+def counts(store: Store, scenario_id: int | None) -> dict[str, dict[str, int]]:
+    """``{type: {state: count}}`` of one scenario."""
+    found: dict[str, dict[str, int]] = {}
+    with store.reading() as db:
+        for kind, state, count in db.execute(
+            "SELECT type, state, COUNT(*) FROM records WHERE scenario_id = ? GROUP BY type, state", (scenario_id,)
+        ):
+            found.setdefault(kind, {})[state] = count
+    return found
+
+
+def body_bytes(store: Store, scenario_id: int | None) -> int:
+    """Bytes of the bodies kept for one scenario, before sharing and compression."""
+    with store.reading() as db:
+        found = db.execute(
+            "SELECT COALESCE(SUM(size_bytes), 0) FROM records WHERE scenario_id = ? AND purged_at IS NULL",
+            (scenario_id,),
+        ).fetchone()
+    return int(found[0])
+
+
+def reasons(store: Store, scenario_id: int | None) -> dict[str, int]:
+    """How many reports each reason code parks or refuses: the answer to "why is nothing training?"."""
+    with store.reading() as db:
+        rows = db.execute(
+            "SELECT substr(reason, 1, instr(reason || ':', ':') - 1), COUNT(*) FROM records WHERE scenario_id = ?"
+            " AND type = 'report' AND state IN ('parked','refused') AND reason IS NOT NULL GROUP BY 1 ORDER BY 2 DESC",
+            (scenario_id,),
+        ).fetchall()
+    return dict(rows)
 
 
 _STATEMENTS = (

@@ -1,4 +1,4 @@
-"""RecordStore: what may be done with records, and every way to read them.
+"""RecordStore: what may be done with records, and every way to read them; what is counted is in records.figures.
 
 Knows nothing of how a row is written (records.writing does) or of what a body means. Built by daemon.app and by tests.
 """
@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,11 @@ from typing import Any
 
 from reef.core.records_types import AgentRecord, Delivery, Finish, RecordState, RequestType
 from reef.errors import Conflict, NotFound, Unavailable
+from reef.records.payload import StoredPayload, read_payload
 from reef.records.values import Exchange, Mark, ResponseReader, Row
 from reef.records.writing import abort_open, insert_record, make_scenario, write_exchange
 from reef.store import Store
-from reef.store.bodies import join_tensors, read_body
+from reef.store.bodies import read_body
 
 _COLUMNS = "seq, id, type, state, reason, created_at, rev, release_id, session, consumed_step, purged_at, meta"
 _LIVE = "state IN ('parked','accepted')"
@@ -285,41 +286,6 @@ class RecordStore:
             ).fetchall()
         return [row[0] for row in rows]
 
-    def counts(self, scenario: str) -> dict[str, dict[str, int]]:
-        """``{type: {state: count}}`` of one scenario."""
-        found: dict[str, dict[str, int]] = {}
-        with self.store.reading() as db:
-            for kind, state, count in db.execute(
-                "SELECT type, state, COUNT(*) FROM records WHERE scenario_id = ? GROUP BY type, state",
-                (self.known(scenario),),
-            ):
-                found.setdefault(kind, {})[state] = count
-        return found
-
-    def size_bytes(self, scenario: str) -> int:
-        """Bytes of the bodies kept for one scenario, before sharing and compression."""
-        with self.store.reading() as db:
-            found = db.execute(
-                "SELECT COALESCE(SUM(size_bytes), 0) FROM records WHERE scenario_id = ? AND purged_at IS NULL",
-                (self.known(scenario),),
-            ).fetchone()
-        return int(found[0])
-
-    def reasons(self, scenario: str) -> dict[str, int]:
-        """How many reports each reason code parks or refuses: the answer to "why is nothing training?"."""
-        with self.store.reading() as db:
-            rows = db.execute(
-                "SELECT substr(reason, 1, instr(reason || ':', ':') - 1), COUNT(*) FROM records WHERE scenario_id = ?"
-                " AND type = 'report' AND state IN ('parked','refused') AND reason IS NOT NULL GROUP BY 1 ORDER BY 2 DESC",
-                (self.known(scenario),),
-            ).fetchall()
-        return dict(rows)
-
-    def total(self) -> int:
-        """Number of records of all scenarios."""
-        with self.store.reading() as db:
-            return int(db.execute("SELECT COUNT(*) FROM records").fetchone()[0])
-
     def request_bytes(self, record_id: str) -> bytes:
         """The exact bytes of a request as it was sent (after decompression)."""
         return self._body(record_id, "request")
@@ -343,7 +309,7 @@ class RecordStore:
             "SELECT r.seq, meta, s.name FROM records r JOIN scenarios s ON s.id = scenario_id WHERE r.id = ?",
             (record.agent_record_id,),
         ).fetchone()
-        held = self.load(seq, RequestType.INFERENCE, json.loads(meta))
+        held = read_payload(db, seq, RequestType.INFERENCE, json.loads(meta), self._read_response)
         return said == json.dumps([RequestType.INFERENCE, name, held], sort_keys=True, default=dict)
 
     def _again(self, db: sqlite3.Connection, record: AgentRecord, *, same: bool) -> AgentRecord:
@@ -386,7 +352,7 @@ class RecordStore:
             record_id,
             scenario,
             RequestType(kind),
-            StoredPayload(self, seq, RequestType(kind), details),
+            StoredPayload(partial(self._load, seq, RequestType(kind), details)),
             created_at,
             RecordState(state),
             release_id,
@@ -403,52 +369,6 @@ class RecordStore:
                 raise NotFound(f"no record {record_id!r}", hint="list them with: reef records")
             return read_body(db, row[0])
 
-    def load(self, seq: int, kind: RequestType, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """The payload of one row, read from disk now."""
+    def _load(self, seq: int, kind: RequestType, meta: Mapping[str, Any]) -> dict[str, Any]:
         with self.store.reading() as db:
-            request, response, training = db.execute(
-                "SELECT request, response, training FROM records WHERE seq = ?", (seq,)
-            ).fetchone()
-            raw_request, raw_response = read_body(db, request), read_body(db, response)
-            raw_training = read_body(db, training)
-        parsed = json.loads(raw_request) if raw_request else None
-        if kind is not RequestType.INFERENCE:
-            return parsed if isinstance(parsed, dict) else {}
-        answer = self._answer(meta, raw_response)
-        if raw_training:
-            answer = {**(answer if isinstance(answer, dict) else {}), "training": join_tensors(raw_training)}
-        return {"request": parsed, "response": answer}
-
-    def _answer(self, meta: Mapping[str, Any], raw: bytes) -> Any:
-        if not raw:
-            return None
-        if meta.get("kind") == "json":
-            return json.loads(raw)
-        if self._read_response is None:
-            return {"text": raw.decode(errors="replace")}
-        return self._read_response(meta, raw)
-
-
-class StoredPayload(Mapping[str, Any]):
-    """A record's payload that is read from the store on use and not kept: thousands of records cost no memory."""
-
-    __slots__ = ("_kind", "_meta", "_records", "_seq")
-
-    def __init__(self, records: RecordStore, seq: int, kind: RequestType, meta: Mapping[str, Any]) -> None:
-        self._records, self._seq, self._kind, self._meta = records, seq, kind, meta
-
-    def __getitem__(self, key: str) -> Any:
-        return self._load()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._load())
-
-    def __len__(self) -> int:
-        return len(self._load())
-
-    def items(self) -> ItemsView[str, Any]:
-        """Everything in one read: ``dict(payload.items())`` where several keys are wanted."""
-        return self._load().items()
-
-    def _load(self) -> dict[str, Any]:
-        return self._records.load(self._seq, self._kind, self._meta)
+            return read_payload(db, seq, kind, meta, self._read_response)

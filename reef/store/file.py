@@ -23,7 +23,7 @@ log = logging.getLogger("reef.store")
 BUSY_MS = 5000
 _JOURNAL_LIMIT_BYTES = 64 * 2**20
 
-Figures = tuple[int, ...]
+Extent = tuple[int, ...]
 """What only grows: row numbers given out and records that are final. A file opened again has at least these."""
 
 
@@ -66,7 +66,7 @@ class DatabaseFile:
         """A connection that cannot write."""
         return read_only(self.path)
 
-    def reopen(self, known: Figures | None) -> sqlite3.Connection:
+    def reopen(self, known: Extent | None) -> sqlite3.Connection:
         """A new writing connection after the disk has failed; raises when the file cannot be trusted yet, or any more.
 
         A failed fsync is never repeated: the kernel may have dropped the pages and call them clean. So they are read from
@@ -113,11 +113,11 @@ class DatabaseFile:
         with contextlib.suppress(OSError):
             self._mark.write_text(f"{what}\n", encoding="utf-8")
 
-    def _check_all(self, known: Figures | None) -> None:
+    def _check_all(self, known: Extent | None) -> None:
         """Read every page, and see that ``known`` is there; with readers only, which leave a damaged file as it is."""
         if (wrong := unsound(self.path)) is None and known is not None:
             with contextlib.closing(read_only(self.path)) as reader:
-                found = figures(reader)
+                found = extent(reader)
             if any(now < before for now, before in zip(found, known, strict=True)):
                 wrong = f"it had {known} rows given out and final, and shows {found}: something acknowledged is missing"
         if wrong is not None:
@@ -170,7 +170,7 @@ class DatabaseFile:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def figures(connection: sqlite3.Connection) -> Figures:
+def extent(connection: sqlite3.Connection) -> Extent:
     """What has been given out and made final so far."""
     given = connection.execute("SELECT COALESCE(SUM(seq), 0) FROM sqlite_sequence").fetchone()[0]
     final = connection.execute("SELECT COUNT(*) FROM records WHERE rev IS NOT NULL").fetchone()[0]

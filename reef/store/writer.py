@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from reef import failpoints
 from reef.core.histogram import BOUNDS_S, Histogram
 from reef.errors import ReefError, StoreFull, Unavailable
-from reef.store.file import BUSY_MS, DatabaseFile, Figures, figures
+from reef.store.file import BUSY_MS, DatabaseFile, Extent, extent
 from reef.store.trouble import again, needs_reopening, store_error
 from reef.store.upkeep import Upkeep
 
@@ -267,9 +267,9 @@ class Writer:
 
     def _mend(self) -> bool:
         """Write nothing until the file has been opened again and checked; True when the store closes before."""
-        known: Figures | None = None
+        known: Extent | None = None
         with contextlib.suppress(sqlite3.Error):
-            known = figures(self._connection)
+            known = extent(self._connection)
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
         pause_s = _FIRST_PAUSE_S

@@ -16,10 +16,10 @@ from tests.faults.world import ROOT, STUB, Echo, imported
 from tests.support import Daemon, daemon, eventually, on_thread, provider
 
 CALL = {"model": "m", "messages": [{"role": "user", "content": "a few words"}]}
-Figures = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+Scraped = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def scraped(one: Daemon) -> Figures:
+def scraped(one: Daemon) -> Scraped:
     """Every sample by its name and labels."""
     with one.client() as client:
         answer = client.http.get("/metrics")
@@ -31,11 +31,11 @@ def scraped(one: Daemon) -> Figures:
     }
 
 
-def value(figures: Figures, name: str, **labels: str) -> float:
+def value(figures: Scraped, name: str, **labels: str) -> float:
     return figures[name, tuple(sorted(labels.items()))]
 
 
-def buckets(figures: Figures, name: str) -> list[float]:
+def buckets(figures: Scraped, name: str) -> list[float]:
     """The cumulative counts of a histogram, by rising bound."""
     found = {float(dict(labels)["le"]): count for (one, labels), count in figures.items() if one == f"{name}_bucket"}
     counts = [found[bound] for bound in sorted(found)]

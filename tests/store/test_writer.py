@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from reef.core.records_types import Finish, RecordState
-from reef.errors import ReefError, Unavailable
+from reef.core.records_types import AgentRecord, Delivery, Finish, RecordState, RequestType
+from reef.errors import Conflict, ReefError, Unavailable
 from reef.records import Exchange, RecordStore
 from reef.store import Store
 from reef.store.retention import Limits, Retention
@@ -101,6 +101,22 @@ def test_what_has_begun_can_be_ended_however_full_the_queue_is(tmp_path: Path) -
         last.result()
     ended.result()
     assert records.get("a").record.state is RecordState.COMPLETE
+    records.close()
+
+
+def test_a_call_may_come_back_in_the_transaction_that_records_it(tmp_path: Path) -> None:
+    """What an item is compared with is read where it is written: a reader would not see it yet."""
+    records = RecordStore(tmp_path / "reef.db")
+    exchange = Exchange("a", "s", [(False, b'{"n": 1}')], 0.0)
+    back = {"request": {"n": 1}, "response": {"text": "ok"}}
+    with held_up(records.store):
+        first = records.submit_exchange(exchange, Finish(RecordState.COMPLETE), Delivery(b"ok", 200))
+        same = records.submit(AgentRecord.create("s", RequestType.INFERENCE, back, "a"))
+        other = records.submit(AgentRecord.create("s", RequestType.INFERENCE, {**back, "request": {"n": 2}}, "a"))
+    first.result()
+    assert same.result().agent_record_id == "a"
+    with pytest.raises(Conflict, match="other content"):
+        other.result()
     records.close()
 
 
