@@ -227,8 +227,10 @@ class PassthroughBackend:
     async def _ask(self, call: Call) -> Mapping[str, Any]:
         """The JSON body of a small side request; a refusal keeps its status and words."""
         answer = await self.chat(call)
-        parts = [chunk async for chunk in answer.slices()]
-        await answer.aclose()
+        try:
+            parts = [chunk async for chunk in answer.slices()]
+        finally:
+            await answer.aclose()
         coding = "".join(value for name, value in answer.headers if name == "content-encoding")
         try:
             body = json.loads(unpack(b"".join(parts), coding))

@@ -77,7 +77,7 @@ class TranslatingBackend(PassthroughBackend):
     async def otherwise(self, call: Call, answered: Answer | None) -> Answer:
         """The call in the first dialect that the provider speaks and that can say it; else what it ``answered``."""
         if answered is not None:
-            if call.path not in ROUTES or not await self._is_missing(call):
+            if call.path not in ROUTES or not await self._is_missing(call, answered):
                 return answered
             answered = whole = await read_whole(answered)
             if _names_model(call, whole):
@@ -92,7 +92,7 @@ class TranslatingBackend(PassthroughBackend):
                 refusal = refusal or error
                 continue
             answer = await self._send(asked, call, prompt)
-            if answer.status not in _MISSING or not await self._is_missing(asked):
+            if answer.status not in _MISSING or not await self._is_missing(asked, answer):
                 return await translate_answer(call, prompt, target, answer)
             await answer.aclose()
             self._learn(target)
@@ -136,11 +136,15 @@ class TranslatingBackend(PassthroughBackend):
         self.unspoken.add(route)
         log.info("the provider has no %s; its calls are translated", PATHS[route])
 
-    async def _is_missing(self, call: Call) -> bool:
-        """Whether the route that answered 404 is not there, told by an empty request that cannot run anything."""
+    async def _is_missing(self, call: Call, answered: Answer) -> bool:
+        """Whether the route that ``answered`` 404 is not there, told by an empty request that cannot run anything."""
         if not self._learns or call.route in self._proven:
             return False
-        probe = await self._direct.chat(replace(call, raw=b"{}", body={}, stream=False, query=""))
+        try:
+            probe = await self._direct.chat(replace(call, raw=b"{}", body={}, stream=False, query=""))
+        except BaseException:  # nobody will ask for the answer
+            await answered.aclose()
+            raise
         await probe.aclose()
         if probe.status in _MISSING:
             return True

@@ -151,12 +151,14 @@ async def test_a_reader_that_leaves_aborts_the_generation(template: ChatTemplate
         sent = await anext(slices) + await anext(slices)
         await answer.aclose()
         finish = answer.finish(sent, "client_gone")
-        work = asyncio.ensure_future(backend.chat(make_call("chat", {"messages": [USER]}, "c2")))
-        await engine.reached(2)
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-    assert engine.aborted == ["c1-0", "c2-0"]
+        for count, stream in ((2, False), (3, True)):
+            body = {"messages": [USER], "stream": stream}
+            work = asyncio.ensure_future(backend.chat(make_call("chat", body, f"c{count}")))
+            await engine.reached(count)
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+    assert engine.aborted == ["c1-0", "c2-0", "c3-0"]
     assert finish.state is RecordState.ABORTED and finish.reason == "client_gone" and finish.training is None
     assert finish.usage["output_tokens"] > 0
 

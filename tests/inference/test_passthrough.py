@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import zlib
@@ -233,4 +234,15 @@ async def test_header_text_beyond_ascii_passes_as_it_came() -> None:
         backend = PassthroughBackend(server.url)
         await relay(backend, make_call(headers=(("x-title", sent),)))
         assert dict(server.seen[0].headers)["x-title"] == "café 海"
+        await backend.aclose()
+
+
+async def test_a_side_request_that_is_given_up_leaves_no_answer_open() -> None:
+    async with ScriptedProvider(Script([b" "] * 1000, pause_s=0.05)) as provider:
+        backend = PassthroughBackend(provider.url)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(backend.models(), 0.5)
+        async with asyncio.timeout(20):
+            while not provider.gone:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         await backend.aclose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import itertools
 import json
@@ -648,3 +649,16 @@ async def test_a_reader_that_leaves_cancels_the_upstream() -> None:
         finish = answer.finish(sent, "client_gone")
     assert provider.gone == 1 and len(provider.seen) == 1
     assert (finish.state, finish.reason) == (RecordState.ABORTED, "client_gone")
+
+
+@pytest.mark.parametrize("first", ["untouched", "translated"])
+async def test_a_probe_that_fails_leaves_no_answer_open(first: str) -> None:
+    refusing = Script([b"x"] * 1000, status=404, pause_s=0.05)
+    before = () if first == "untouched" else (Script(status=404), Script(status=404))  # so that messages is translated
+    broken = Script(status=999)
+    async with upstream(None, *before, refusing, broken) as (backend, provider):
+        with pytest.raises(UpstreamError, match="no final status"):
+            await backend.chat(make_call("messages"))
+        async with asyncio.timeout(20):
+            while not provider.gone:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)

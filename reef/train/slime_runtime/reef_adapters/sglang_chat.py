@@ -197,7 +197,11 @@ class SGLangChatTrainingInferenceBackend:
             self._template,
         )
         if call.stream:
-            await generation.start()
+            try:
+                await generation.start()
+            except BaseException:  # the engine may have begun
+                await generation.aclose()
+                raise
             answer.encoder = dialect.stream(answer.head)
             return answer
         pieces: list[Piece] = []
