@@ -190,8 +190,6 @@ def unpack(data: bytes) -> bytes:
             return zstandard.ZstdDecompressor().decompress(data[1:])
         except zstandard.ZstdError as error:
             raise _garbled(str(error)) from error
-    if data[:1] == b"\x00":  # written before there was a checksum
-        return data[1:]
     raise _garbled("they begin with no known mark")
 
 

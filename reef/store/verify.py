@@ -112,7 +112,7 @@ def _whole(connection: sqlite3.Connection, manifest: bytes | None, good: set[int
     try:
         for segment in segment_ids(manifest) - good:
             row = connection.execute("SELECT hash, data FROM segments WHERE id = ?", (segment,)).fetchone()
-            if row is None or row[0] not in _keys(unpack(row[1])):
+            if row is None or row[0] != hashlib.sha256(unpack(row[1])).digest()[:16]:
                 return False
             good.add(segment)
     except (Unavailable, ValueError):
@@ -122,11 +122,6 @@ def _whole(connection: sqlite3.Connection, manifest: bytes | None, good: set[int
             raise
         return False
     return True
-
-
-def _keys(data: bytes) -> tuple[bytes, bytes]:
-    """What a part may be kept under: the key of today, and the one that the first homes were written with."""
-    return hashlib.sha256(data).digest()[:16], hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

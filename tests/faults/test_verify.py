@@ -18,6 +18,7 @@ import pytest
 
 from reef.records import RecordStore
 from reef.records.trial import kill_loops
+from reef.store.bodies import unpack
 from tests.faults.test_damaged_home import reef
 from tests.faults.test_kill import SOAK
 from tests.faults.world import ROOT
@@ -90,12 +91,16 @@ def test_a_garbled_database_is_found(home: Path) -> None:
 
 def test_a_body_that_is_gone_or_garbled_is_found_by_its_record(home: Path) -> None:
     with closing(sqlite3.connect(home / "reef.db")) as db, db:
-        first, second = (found[0] for found in db.execute("SELECT id FROM segments ORDER BY id LIMIT 2"))
+        rows = db.execute("SELECT id, data FROM segments ORDER BY id LIMIT 7").fetchall()
+        (first, _), (second, _), _, (third, _), _, (fourth, data), (_, other) = rows
         db.execute("DELETE FROM segments WHERE id = ?", (first,))
         db.execute("UPDATE segments SET data = X'00' || CAST('something else' AS BLOB) WHERE id = ?", (second,))
+        db.execute("UPDATE segments SET data = ? WHERE id = ?", (other, third))
+        foreign = hashlib.blake2b(unpack(data), digest_size=16).digest()  # any key but the one of today
+        db.execute("UPDATE segments SET hash = ? WHERE id = ?", (foreign, fourth))
     code, parts = verify(home, "--loops", "0")
     assert code == 1 and parts["database"]["state"] == "ok"
-    assert parts["records"]["lost"] == 2 and "of i1, i0" in parts["records"]["message"]
+    assert parts["records"]["lost"] == 4 and "of p3, i2, i1, i0" in parts["records"]["message"]
 
 
 def test_a_torn_artifact_is_found(home: Path) -> None:
