@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from reef.core.artifacts import Release
@@ -31,6 +31,9 @@ class Scenario:
     recipe: Recipe
     backend: InferenceBackend
     thread: TrainerThread | None
+    surface: str = "nothing"
+    known_releases: set[str] = field(default_factory=set, compare=False)
+    """Releases of the chain that calls have named: looked up once."""
 
     def answered(self) -> None:
         """An inference became final; the trainer is only woken when it may wait for one."""
@@ -179,7 +182,7 @@ class Scenarios:
         if not isinstance(built, Trainer):
             self.chain.create(name, self.recipe.name, surface, None)
             self.records.known(name)
-            return Scenario(name, self.recipe, self.backend, None)
+            return Scenario(name, self.recipe, self.backend, None, surface)
         built.review, built.park_timeout_s = self._review, self._park_timeout_s
         paused = self.chain.scenario(name).paused
         self.records.known(name)
@@ -187,4 +190,4 @@ class Scenarios:
         head = self.chain.head(name)
         if head is not None and self.backend.serving(name) is None:
             built.recover()
-        return Scenario(name, self.recipe, self.backend, thread)
+        return Scenario(name, self.recipe, self.backend, thread, surface)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from reef.core.artifacts import artifact_path
+from reef.core.artifacts import Release, artifact_path
 from reef.core.records_types import RecordState, RequestType
 from reef.core.reports import check_name
 from reef.daemon.openapi import PAGE_LIMIT
@@ -22,7 +22,9 @@ from reef.daemon.services import Services
 from reef.daemon.views import record_view, release_view, scenario_view, status_view, step_view
 from reef.daemon.wire import dump_json, json_response, read_body, read_json
 from reef.errors import BadRequest, NotFound
+from reef.harness.tree import Tree, diff
 from reef.scenario import Scenarios
+from reef.train.harness_runtime import read_tree
 
 T = TypeVar("T")
 
@@ -227,13 +229,16 @@ async def one_release(request: Request) -> Response:
 
 
 async def release_diff(request: Request) -> Response:
-    """What changed between a release and ``?to=`` (default: its parent): metrics, settings, manifests."""
+    """What changed between a release and ``?to=`` (default: its parent): entries of a tree, or manifests."""
     services, name = _services(request), request.path_params["scenario"]
 
     def read() -> dict[str, Any]:
         release = services.chain.get(name, request.path_params["release_id"])
         other_id = request.query_params.get("to") or release.parent
         other = services.chain.get(name, other_id) if other_id else None
+        if services.chain.scenario(name).surface == "harness":
+            before = read_tree(services.home, other.content_id) if other is not None else Tree()
+            return _differs(other, release, diff(before, read_tree(services.home, release.content_id)))
         left = _manifest(services.home, other.content_id) if other is not None else ""
         lines = difflib.unified_diff(
             left.splitlines(),
@@ -242,13 +247,13 @@ async def release_diff(request: Request) -> Response:
             release.release_id,
             lineterm="",
         )
-        return {
-            "from": None if other is None else release_view(other),
-            "to": release_view(release),
-            "diff": "\n".join(lines),
-        }
+        return _differs(other, release, "\n".join(lines))
 
     return json_response(await _off_loop(read))
+
+
+def _differs(before: Release | None, after: Release, said: str) -> dict[str, Any]:
+    return {"from": None if before is None else release_view(before), "to": release_view(after), "diff": said}
 
 
 def _manifest(home: Path, content_id: str) -> str:

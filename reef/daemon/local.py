@@ -47,7 +47,7 @@ def recipes() -> list[dict[str, str]]:
     rows = []
     for kind in recipe_kinds():
         cls = recipe_class_for(kind)
-        surface = "weights" if issubclass(cls, WeightTrainingRecipe) else "nothing"
+        surface = "weights" if issubclass(cls, WeightTrainingRecipe) else cls(None).build_surface().kind
         rows.append({"kind": kind, "surface": surface, "summary": cls.summary})
     return rows
 

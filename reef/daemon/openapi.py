@@ -19,6 +19,8 @@ from reef.core.artifacts import Decision, ReleaseState
 from reef.core.records_types import RecordState, RequestType
 from reef.core.reports import LIMITS, NAME_PATTERN
 from reef.daemon.wire import json_response
+from reef.harness.tree import KINDS
+from reef.harness.tree import VERSION as TREE_VERSION
 from reef.inference.base import ROUTES
 
 Data = dict[str, Any]
@@ -179,6 +181,23 @@ _SCHEMAS: Data = {
         reason=_or_null(_TEXT),
         references=_list(_TEXT),
         duplicate=_BOOL,
+    ),
+    "Harness": _shape(
+        scenario=_TEXT,
+        release_id=_TEXT,
+        content_id=_TEXT,
+        model=_or_null(_TEXT),
+        version={"const": TREE_VERSION},
+        entries=_list(_shape(kind=_words(KINDS), name=_TEXT, text=_TEXT)),
+    ),
+    "Adapter": _shape(
+        name=_TEXT,
+        summary=_TEXT,
+        package=_or_null(_TEXT),
+        version=_or_null(_TEXT),
+        node=_or_null(_TEXT),
+        size_mb=_COUNT,
+        kinds=_list(_words(KINDS)),
     ),
     "Import": {
         "type": "object",
@@ -369,6 +388,22 @@ _PATHS: dict[str, Data] = {
         _WORKLOAD,
         _header("idempotency-key", _NAME_OR_EMPTY, "the report's id, where the body names none"),
         errors=(404, 409),
+    ),
+    "/reef/harness": _get(
+        "The harness that a scenario serves, as a tree of texts; a new name creates the scenario.",
+        _ref("Harness"),
+        _query("scenario", _NAME_OR_EMPTY, "default: reef.default_scenario"),
+        _query("session", {"type": "string", "maxLength": LIMITS.session_chars}, "the agent run that asks"),
+        errors=(400, 404, 409, 503),
+    ),
+    "/reef/harness/adapters": _get("The agents that can be installed.", _shape(adapters=_list(_ref("Adapter")))),
+    "/reef/harness/install": _get(
+        "A bash script that installs an agent with this daemon's harness.",
+        _TEXT,
+        {**_query("adapter", {"type": "string", "minLength": 1}, "an adapter's name"), "required": True, "example": "minimal"},
+        _query("scenario", _NAME_OR_EMPTY, "default: reef.default_scenario"),
+        errors=(400, 404, 409, 503),
+        kind="text/x-shellscript",
     ),
     "/reef/records": _post(
         f"Import finished exchanges: one, or records with up to {IMPORT_LIMIT}; each is stored once by its id.",

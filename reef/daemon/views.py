@@ -131,6 +131,8 @@ def _waiting(
         return {"training": "the step that is running", "held": "a person to promote or reject the held release"}.get(
             thread.state, "the trouble above to pass"
         )
+    if row.surface == "harness" and not progress.get("need"):
+        return "a person: this harness changes when somebody changes it"
     missing = progress.get("need", 0) - progress.get("have", 0)
     if not sum(reports.values()):
         return f"reports: none has come yet, a batch needs {progress.get('need', 0)}"

@@ -98,3 +98,11 @@ def test_a_recording_daemon_is_as_the_document_says(recording: Daemon) -> None:
 def test_a_training_daemon_is_as_the_document_says(training: Daemon) -> None:
     """The acts and reads of scenarios, where there is a chain to act on."""
     fuzz(training, "--include-path-regex", "^/(reef/scenarios|reef/status|metrics)")
+
+
+@pytest.mark.slow
+def test_a_daemon_with_a_harness_is_as_the_document_says(tmp_path: Path) -> None:
+    with daemon(tmp_path, reef_upstream_url="http://127.0.0.1:9", reef_recipe="harness") as one:
+        with one.client("default") as client:
+            client.get("/reef/harness")
+        fuzz(one, "--include-path-regex", "^/reef/(harness|scenarios)")

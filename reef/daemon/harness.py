@@ -1,0 +1,152 @@
+"""GET /reef/harness...: the tree a scenario serves, the adapters, and a script that installs one of them.
+
+Knows nothing of how an agent is installed: the script calls the command that does. No answer holds the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from reef.core.artifacts import Release
+from reef.core.reports import check_name, check_session
+from reef.daemon.services import Services
+from reef.daemon.wire import json_response
+from reef.errors import BadRequest, Conflict
+from reef.harness.adapters import Adapter, adapter, adapters
+from reef.harness.tree import Tree
+from reef.scenario import Scenario
+from reef.train.harness_runtime import read_tree
+
+
+async def harness(request: Request) -> Response:
+    """The release that a session of ``?scenario=`` is served, with its tree; a new name creates the scenario, as a call does."""
+    services: Services = request.app.state.services
+    check_session(request.query_params.get("session"), "session")
+    scenario = await _scenario(request)
+    release, tree = await asyncio.to_thread(_head, services, scenario)
+    return json_response(
+        {
+            "scenario": scenario.name,
+            "release_id": release.release_id,
+            "content_id": release.content_id,
+            "model": _model(services),
+            **tree.as_dict(),
+        }
+    )
+
+
+async def list_adapters(request: Request) -> Response:
+    """Every adapter with its program."""
+    found = await asyncio.to_thread(lambda: [_adapter_view(adapter(name)) for name in adapters()])
+    return json_response({"adapters": found})
+
+
+async def install(request: Request) -> Response:
+    """A bash script that installs ``?adapter=`` for ``?scenario=`` from this daemon: for ``curl ... | bash``."""
+    services: Services = request.app.state.services
+    name = request.query_params.get("adapter")
+    if not name:
+        raise BadRequest("name the agent: ?adapter=", hint=f"one of {', '.join(adapters())}", field="adapter")
+    chosen = await asyncio.to_thread(adapter, name)
+    scenario = await _scenario(request)
+    return Response(_script(services.url, scenario.name, chosen), media_type="text/x-shellscript")
+
+
+async def _scenario(request: Request) -> Scenario:
+    """The scenario whose harness is asked for; raises Conflict where it has none, with the way forward."""
+    services: Services = request.app.state.services
+    if not services.ready:
+        raise services.not_ready()
+    name = (
+        check_name(request.query_params.get("scenario") or None, "scenario") or services.default_scenario or "harness"
+    )
+    if services.recipe.build_surface().kind != "harness":
+        raise Conflict(
+            f"recipe {services.recipe.name} has no harness: it updates {services.recipe.build_surface().kind}",
+            hint="start the daemon with a recipe that has one: reef up --recipe harness",
+            code="no_harness",
+        )
+    scenario = services.scenarios.opened.get(name) or await services.scenarios.open(name)
+    if await asyncio.to_thread(services.chain.head, name) is None:
+        raise Conflict(
+            f"scenario {name!r} has no harness yet", hint="use another scenario name", code="no_harness"
+        )  # made by a daemon that only recorded
+    return scenario
+
+
+def _head(services: Services, scenario: Scenario) -> tuple[Release, Tree]:
+    release = services.chain.head(scenario.name)
+    assert release is not None
+    if services.chain.scenario(scenario.name).surface != "harness":
+        raise Conflict(
+            f"scenario {scenario.name!r} updates weights, not a harness",
+            hint="use another scenario name",
+            code="no_harness",
+        )
+    return release, read_tree(services.home, release.content_id)
+
+
+def _model(services: Services) -> str | None:
+    service = services.config.service
+    if services.engine is not None and service.model_path is not None:
+        return service.model_path.name
+    return service.upstream_model
+
+
+def _adapter_view(one: Adapter) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "summary": one.summary,
+        "package": one.program.package or None,
+        "version": one.program.version or None,
+        "node": one.program.node or None,
+        "size_mb": one.program.size_mb,
+        "kinds": sorted({*one.files, "config"}),
+    }
+
+
+_SCRIPT = """#!/usr/bin/env bash
+# Installs {summary} for Reef, into Reef's own directory. The token is read from REEF_TOKEN and is not in this script.
+set -euo pipefail
+main() {{
+  if [ -z "${{REEF_TOKEN:-}}" ]; then
+    echo "error: REEF_TOKEN is not set" >&2
+    echo "  try: export REEF_TOKEN=... (the token this script was fetched with), then run it again" >&2
+    exit 1
+  fi
+  export REEF_TOKEN
+  local python={python} reef
+  if [ -x "$python" ] && "$python" -c 'import reef' >/dev/null 2>&1; then
+    reef=("$python" -m reef.cli.main)
+  elif command -v reef >/dev/null 2>&1; then
+    reef=(reef)
+  else
+    echo "error: Reef's command is not on this machine" >&2
+    echo "  try: pip install reefd, then run this again" >&2
+    exit 1
+  fi
+  exec "${{reef[@]}}" harness install {adapter} --scenario {scenario} --url {url} </dev/null
+}}
+main
+"""
+
+
+def _script(url: str, scenario: str, chosen: Adapter) -> str:
+    """All in one function, so that a script cut short by the network does nothing."""
+    values = {"url": url, "scenario": scenario, "adapter": chosen.name, "python": sys.executable}
+    quoted = {name: shlex.quote(value) for name, value in values.items()}
+    return _SCRIPT.format(summary=" ".join(chosen.summary.split()), **quoted)
+
+
+routes = [
+    Route("/reef/harness", harness),
+    Route("/reef/harness/adapters", list_adapters),
+    Route("/reef/harness/install", install),
+]
