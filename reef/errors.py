@@ -9,6 +9,8 @@ ReefError (500, exit 1)
 
 from __future__ import annotations
 
+_REASON_CHARS = 500
+
 
 class ReefError(Exception):
     """Base: ``message`` says what is wrong and where, ``hint`` what to do, ``code`` is stable for programs."""
@@ -24,6 +26,11 @@ class ReefError(Exception):
         self.field = field
         if code is not None:
             self.code = code
+
+    @property
+    def reason(self) -> str:
+        """Code and sentence, as a record keeps why it failed."""
+        return f"{self.code}: {self.message[:_REASON_CHARS]}"
 
     def as_dict(self) -> dict[str, object]:
         """The ``error`` object of an HTTP answer or a ``--json`` document."""

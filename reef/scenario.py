@@ -70,22 +70,26 @@ class Scenarios:
 
     def open_now(self, name: str, create: bool | None = None) -> Scenario:
         """As ``open``, blocking. ``create`` overrides the deployment's setting (an explicit POST may always create)."""
-        check_name(name, "x-reef-scenario")
         with self._lock:
             found = self.opened.get(name)
             if found is not None:
                 return found
-            allowed = self._create if create is None else create
-            if not allowed and all(row.name != name for row in self.chain.scenarios()):
-                raise NotFound(
-                    f"no scenario {name!r}, and new names are switched off",
-                    hint=f"create it with: reef scenarios new {name}",
-                    code="no_scenario",
-                )
+            self.check(name, create)
             made = self._make(name)
             self.opened[name] = made
             self.bus.publish("scenario", name, recipe=self.recipe.name)
             return made
+
+    def check(self, name: str, create: bool | None = None) -> None:
+        """Raise what ``open_now`` would raise, and open nothing."""
+        check_name(name, "x-reef-scenario")
+        allowed = self._create if create is None else create
+        if not allowed and all(row.name != name for row in self.chain.scenarios()):
+            raise NotFound(
+                f"no scenario {name!r}, and new names are switched off",
+                hint=f"create it with: reef scenarios new {name}",
+                code="no_scenario",
+            )
 
     def start(self) -> None:
         """After a start: serve each committed head and go on with what was not judged or trained yet."""

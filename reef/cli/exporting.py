@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import sys
@@ -32,6 +33,14 @@ _OF_THE_LINE = (400, 404, 409, 413, 415)
 """What is wrong with one line; any other error is the daemon's, and ends the import."""
 _LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 """JSON lets them stand, and many readers of lines take them for the end of one."""
+_NO_LINES = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive"}
+"""What some files begin with that people have, and what they are."""
+_UNPACK = {
+    "zstd": "zstd -dc FILE | reef import -",
+    "gzip": "gzip -dc FILE | reef import -",
+    "Parquet": "export again with --format jsonl",
+    "a zip archive": "unpack it, then: reef import FILE",
+}
 _FIELDS = {
     "inference": ("agent_record_id", "state", "session", "release_id", "created_at", "usage", "scenario"),
     "report": ("agent_record_id", "score", "feedback", "references", "metadata", "session", "scenario"),
@@ -116,10 +125,13 @@ def import_file(
         _check_new(rejected)
     errors: list[dict[str, Any]] = []
     piped, done = str(file) == "-", 0
-    if not piped and not file.is_file():
+    if not piped and file.is_dir():
+        raise BadRequest(f"{file} is a directory", hint="give a file of JSON lines, as reef export writes it")
+    if not piped and not file.exists():
         raise NotFound(f"there is no file {file}", hint="make one with: reef export -o FILE")
     with contextlib.ExitStack() as held:
         lines: IO[bytes] = sys.stdin.buffer if piped else held.enter_context(file.open("rb"))
+        _check_lines(lines, file)
         progress = held.enter_context(bar())
         importing = _Importing(home_of(home), scenario)
         held.callback(importing.close)
@@ -134,12 +146,25 @@ def import_file(
             done += sum(len(line.raw) for line in window)
             progress("importing", done, None if piped else file.stat().st_size)
     if as_json:
-        print_json("import", {"records": importing.records, "reports": importing.reports, "errors": errors})
+        counts = {f"{name}": getattr(importing, name) for name in ("records", "reports", "new", "known")}
+        print_json("import", {**counts, "errors": errors})
     else:
         more = f"; {len(errors):,} lines were not taken" if errors else ""
-        say(f"{importing.records:,} records and {importing.reports:,} reports are in{more}")
+        said = f"{importing.records:,} records and {importing.reports:,} reports are in"
+        say(f"{said}: {importing.new:,} new, {importing.known:,} were there already{more}")
     if errors:
         raise typer.Exit(1)
+
+
+def _check_lines(lines: IO[bytes], file: Path) -> None:
+    """Raise when what begins here cannot be lines of JSON; nothing of it is used up."""
+    begin = lines.peek(4)[:4] if isinstance(lines, io.BufferedReader) else b""
+    kind = next((kind for magic, kind in _NO_LINES.items() if begin.startswith(magic)), None)
+    if kind is not None:
+        raise BadRequest(
+            f"{file} is {kind}, and an import takes JSON lines",
+            hint=f"{_UNPACK[kind]}; a backup is brought back with: reef restore FILE",
+        )
 
 
 def _check_new(path: Path) -> None:
@@ -230,7 +255,12 @@ class _Importing:
     def __init__(self, home: Path, scenario: str | None) -> None:
         self._home, self._scenario = home, scenario
         self._clients: dict[str | None, ReefClient] = {}
-        self.records = self.reports = 0
+        self.records = self.reports = self.new = 0
+
+    @property
+    def known(self) -> int:
+        """How many were stored before."""
+        return self.records + self.reports - self.new
 
     def close(self) -> None:
         """Close the connections."""
@@ -259,30 +289,31 @@ class _Importing:
             for line, said in self._send_records(scenario, some):
                 yield line, said
         for line, scenario, document in reports:
-            refused = self._refusal(scenario, "/reef/report", document)
-            if refused is None:
-                self.reports += 1
+            done = self._sent(scenario, "/reef/report", document)
+            if isinstance(done, str):
+                yield line, done
             else:
-                yield line, refused
+                self.reports += 1
+                self.new += not done["duplicate"]
 
     def _send_records(
         self, scenario: str | None, some: list[tuple[_Line, dict[str, Any]]]
     ) -> Iterator[tuple[_Line, str]]:
-        said = self._refusal(scenario, "/reef/records", {"records": [document for _, document in some]})
-        if said is None:
+        done = self._sent(scenario, "/reef/records", {"records": [document for _, document in some]})
+        if not isinstance(done, str):
             self.records += len(some)
+            self.new += done["new"]
         elif len(some) == 1:
-            yield some[0][0], said
+            yield some[0][0], done
         else:  # one of them is refused, and which one is only known when each is sent alone
             for one in some:
                 yield from self._send_records(scenario, [one])
 
-    def _refusal(self, scenario: str | None, path: str, body: dict[str, Any]) -> str | None:
-        """Send ``body``; None when it is stored, the reason when it cannot be. Raises when nothing can be stored now."""
+    def _sent(self, scenario: str | None, path: str, body: dict[str, Any]) -> dict[str, Any] | str:
+        """What the daemon says of ``body``, the reason when it cannot be stored. Raises when nothing can be stored now."""
         for left in reversed(range(_TRIES)):
             try:
-                self._client(scenario).post(path, body)
-                return None
+                return self._client(scenario).post(path, body)
             except BadRequest as error:  # it cannot even be sent
                 return error.message
             except RemoteError as error:

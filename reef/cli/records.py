@@ -121,7 +121,9 @@ def report(
         if found["reason"]:
             say(f"  {found['reason']}")
         for receipt in unknown:
-            say(f"  there is no record {receipt} yet; {_KEPT if found['reason'] else _WAITS}")
+            say(
+                f"  there is no record {receipt} yet; {_KEPT if (found['reason'] or '').startswith('record_only') else _WAITS}"
+            )
         say("  next: reef status   reef releases", "dim")
 
 

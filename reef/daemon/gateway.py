@@ -143,7 +143,7 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
         whole = True
         finish = got.finish(sent)
     except ReefError as error:
-        finish = Finish(RecordState.FAILED, error.code) if got is None else got.finish(sent)
+        finish = Finish(RecordState.FAILED, error.reason) if got is None else got.finish(sent)
         failure = error_response(call.path, error)
         status, sent, headers = error.status, bytes(failure.body), failure.headers.items()
     except asyncio.CancelledError:
@@ -204,7 +204,9 @@ async def _streamed(services: Services, scenario: Scenario, call: Call, exchange
                 failure = error_response(call.path, error, dict([receipt]))
                 took_ms = (time.perf_counter() - started) * 1000
                 delivery = Delivery(bytes(failure.body), error.status, dict(failure.headers), took_ms)
-                await complete(services, scenario, exchange, Finish(RecordState.FAILED, error.code), delivery, recorded)
+                await complete(
+                    services, scenario, exchange, Finish(RecordState.FAILED, error.reason), delivery, recorded
+                )
                 return failure
             except Exception:  # a bug, told at the door: the row must not stay open for it
                 services.records.abandon(exchange.record_id, "reef_failed: see the log")

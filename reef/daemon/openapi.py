@@ -170,7 +170,11 @@ _SCHEMAS: Data = {
             ]},
             {"anyOf": [
                 {"required": ["score"], "properties": {"score": _NUMBER}},
-                {"required": ["feedback"], "properties": {"feedback": {"not": {"type": "null"}}}},
+                {"required": ["feedback"], "properties": {"feedback": {"anyOf": [
+                    {"type": "string", "pattern": r"\S"},
+                    {"type": "object", "minProperties": 1},
+                    {"type": "array", "minItems": 1},
+                ]}}},
             ]},
         ],
     },
@@ -413,7 +417,7 @@ _PATHS: dict[str, Data] = {
                 _shape(records={**_list(_ref("Import")), "minItems": 1, "maxItems": IMPORT_LIMIT}),
             ],
         },
-        _shape(agent_record_ids=_list(_TEXT)),
+        _shape(agent_record_ids=_list(_TEXT), new=_COUNT),
         _WORKLOAD,
         errors=(404, 409),
     ),

@@ -92,7 +92,7 @@ class Relay(Response):
             got = await self._pending
             held, reason = await self._pass_on(send, got)
         except ReefError as error:
-            reason, held = error.code, self._waiting + self._told(error)
+            reason, held = error.reason, self._waiting + self._told(error)
         except Exception:  # a bug, which is not the client's leaving
             reason = "reef_failed"
             raise

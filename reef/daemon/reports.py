@@ -21,7 +21,6 @@ from reef.daemon.services import Services
 from reef.daemon.wire import json_response, read_body, read_json, read_json_whole
 from reef.errors import BadRequest, Conflict, NotFound
 from reef.records import RecordStore
-from reef.scenario import Scenario
 
 _LATEST_S = 2.0**33
 _WORD = re.compile(r"[ -~]*")
@@ -36,11 +35,11 @@ async def report(request: Request) -> Response:
     body = read_json(raw)
     name = request.headers.get("x-reef-scenario") or (body.get("scenario") if isinstance(body, dict) else None)
     known = services.scenarios.opened.get(name or services.default_scenario) if isinstance(name, str | None) else None
-    scenario = known or await _scenario(services, name)
-    schema = scenario.recipe.report_schema
+    name = known.name if known is not None else await _new_name(services, name)
+    schema = services.recipe.report_schema
     if schema is None:
         hint = "it learns from the traffic itself"
-        raise Conflict(f"recipe {scenario.recipe.name} takes no reports", hint=hint, code="no_reports")
+        raise Conflict(f"recipe {services.recipe.name} takes no reports", hint=hint, code="no_reports")
     parsed = parse_report(body, schema)
     report_id = parsed.agent_record_id
     if "idempotency-key" in request.headers:
@@ -48,27 +47,29 @@ async def report(request: Request) -> Response:
         report_id = report_id or key
     payload = parsed.payload
     if not parsed.references:
-        named = await asyncio.to_thread(_session_references, services.records, scenario.name, parsed, report_id)
+        named = await asyncio.to_thread(_session_references, services.records, name, parsed, report_id)
         payload = {**payload, "references": named}
+    trained = known.thread is not None if known is not None else services.recipe.build_surface().kind != "nothing"
     record = AgentRecord(
         report_id or uuid.uuid4().hex,
-        scenario.name,
+        name,
         RequestType.REPORT,
         payload,
         time.time(),
         RecordState.PARKED,
         session=parsed.session,
-        reason=None if scenario.thread is not None else "record_only: this scenario's recipe updates nothing",
+        reason=None if trained else "record_only: this scenario's recipe updates nothing",
     )
     stored = await asyncio.wrap_future(services.records.submit(record))
+    scenario = known or await services.scenarios.open(name)  # made by now, in the transaction that took the report
     if stored is record:
         if services.bus.listened:
-            services.bus.publish("report", scenario.name, id=record.agent_record_id, score=parsed.score)
+            services.bus.publish("report", name, id=record.agent_record_id, score=parsed.score)
         if scenario.thread is not None:
             scenario.thread.wake()
     shown = {
         "agent_record_id": stored.agent_record_id,
-        "scenario": scenario.name,
+        "scenario": name,
         "state": stored.state.value,
         "reason": stored.reason,
         "references": payload["references"],
@@ -87,19 +88,23 @@ async def import_records(request: Request) -> Response:
     rows = body.get("records") if isinstance(body, dict) and "records" in body else [body]
     if not isinstance(rows, list) or not 1 <= len(rows) <= IMPORT_LIMIT:
         raise BadRequest(f"records must be a list of 1 to {IMPORT_LIMIT} objects", field="records")
-    scenario = await _scenario(services, request.headers.get("x-reef-scenario"))
-    stored = await asyncio.to_thread(_import, services.records, scenario.name, rows)
-    scenario.answered()
-    return json_response({"agent_record_ids": stored})
+    name = await _new_name(services, request.headers.get("x-reef-scenario"))
+    try:
+        return json_response(await asyncio.to_thread(_import, services.records, name, rows))
+    finally:
+        if services.records.known(name) is not None:  # also when only some were taken
+            (await services.scenarios.open(name)).answered()
 
 
-async def _scenario(services: Services, name: Any) -> Scenario:
+async def _new_name(services: Services, name: Any) -> str:
+    """The name of a scenario that is perhaps not there yet; it is made with what it is to hold, and not before."""
     found = name or services.default_scenario
     if not isinstance(found, str):
         raise BadRequest(f"scenario must be text, not {type(found).__name__}", field="scenario")
     if not found:
         raise BadRequest("no x-reef-scenario header", hint="name the workload the report belongs to", field="scenario")
-    return services.scenarios.opened.get(found) or await services.scenarios.open(found)
+    await asyncio.to_thread(services.scenarios.check, found)
+    return found
 
 
 def _session_references(records: RecordStore, scenario: str, parsed: Report, report_id: str | None) -> list[str]:
@@ -118,10 +123,12 @@ def _session_references(records: RecordStore, scenario: str, parsed: Report, rep
     return found
 
 
-def _import(records: RecordStore, scenario: str, rows: list[Any]) -> list[str]:
+def _import(records: RecordStore, scenario: str, rows: list[Any]) -> dict[str, Any]:
     """Check all rows, then store them together; off the event loop, because tensors of a thousand exchanges are much."""
     parsed = [_imported(row, index, scenario) for index, row in enumerate(rows)]
-    return [future.result().agent_record_id for future in [records.submit(one) for one in parsed]]
+    stored = [future.result() for future in [records.submit(one) for one in parsed]]
+    fresh = sum(one is given for one, given in zip(stored, parsed, strict=True))
+    return {"agent_record_ids": [one.agent_record_id for one in stored], "new": fresh}
 
 
 def _imported(row: Any, index: int, scenario: str) -> AgentRecord:

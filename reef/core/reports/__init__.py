@@ -94,10 +94,12 @@ def parse_report(body: Any, schema: ReportSchema) -> Report:
             )
     if not references and "session" not in known:
         raise BadRequest("the report names nothing", hint="give references (receipts) or a session", field="references")
-    if score is None and "feedback" not in known:
+    feedback = known.get("feedback")
+    empty = not (feedback.strip() if isinstance(feedback, str) else feedback)
+    if score is None and empty:
         raise BadRequest("the report says nothing", hint="give a score, feedback or both", field="score")
     for name, need in (("score", schema.score), ("feedback", schema.feedback)):
-        if need == "required" and name not in known:
+        if need == "required" and (name not in known or (name == "feedback" and empty)):
             raise BadRequest(f"this scenario's recipe needs a {name}", hint=f"add {name} to the report", field=name)
         if need == "forbidden" and name in known:
             raise BadRequest(f"this scenario's recipe takes no {name}", hint=f"leave {name} out", field=name)
