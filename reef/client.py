@@ -35,7 +35,9 @@ class RemoteError(ReefError):
         )
         self.status = status
         kinds = ReefError.__subclasses__()
-        named = [kind for kind in kinds if kind.code == self.code] or [kind for kind in kinds if kind.status == status]
+        named = [kind for kind in kinds if kind.code == self.code] or [
+            kind for kind in kinds if vars(kind).get("status") == status
+        ]
         self.exit_code = named[0].exit_code if named else 1
 
 

@@ -319,7 +319,9 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 def _wrong(setting: Setting, name: str, kind: type, value: Any) -> BadConfig:
     word = _WORDS.get(kind, kind.__name__)
-    hint = "docs/config.md says what each key takes; what is set now: reef config show --origin"
+    origin, _, variable = setting.origin.partition(" ")
+    unset = f"give it another value, or take it away: unset {variable}; " if origin == "env" else ""
+    hint = f"{unset}docs/config.md says what each key takes"
     return BadConfig(f"{setting.origin}: {name} must be {word}, not {value!r}", hint=hint, field=name)
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.text import Text
@@ -27,9 +28,10 @@ from reef.cli.common import (
 )
 from reef.cli.pick import pick
 from reef.cli.place import here, home_of
+from reef.cli.reach import upstream_fix
 from reef.cli.tools import fetch_embedded
 from reef.config import load
-from reef.errors import BadRequest
+from reef.errors import BadRequest, Conflict
 from reef.launch import running, spawn, stop, wait_ready
 
 _FLAGS = ("host", "port", "upstream-url", "upstream-model", "upstream-api-key", "recipe", "model-path")
@@ -78,18 +80,19 @@ def up(
     """
     folder = home_of(home)
     named = (host, port, upstream_url, upstream_model, upstream_api_key, recipe, model_path)
-    if (found := running(folder)) is not None:
-        _say_up(found, folder, as_json, fresh=False)
-        if not as_json and (config is not None or context.args or any(named)):
-            say("  settings given now are not applied; stop it first with: reef down")
-        return
     overrides = _overrides(context.args, named)
-    settings, said = _settings(folder, config, overrides, yes)
+    if (found := running(folder)) is not None:
+        _check_agreement(found, folder, config, overrides)
+        _say_up(found, folder, as_json, fresh=False)
+        return
+    settings, said = _settings(folder, config, overrides, yes, quiet=as_json)
     if not as_json:
         say(said)
     child = spawn(folder, settings, config=config)
     with _spinner("starting"):
         found = wait_ready(child, folder, wait)
+    if found["pid"] != child.pid:
+        _check_agreement(found, folder, config, overrides)
     _say_up(found, folder, as_json, fresh=found["pid"] == child.pid)
 
 
@@ -114,7 +117,7 @@ def serve(
     from reef.daemon.lifecycle import serve as run  # the one place where the CLI needs the daemon's code
 
     named = (host, port, upstream_url, upstream_model, upstream_api_key, recipe, model_path)
-    settings, said = _settings(home_of(home), config, _overrides(context.args, named), yes)
+    settings, said = _settings(home_of(home), config, _overrides(context.args, named), yes, quiet=quiet)
     loaded = load(config, overrides=settings, home=home_of(home))
     if not quiet:
         say(said)
@@ -175,19 +178,40 @@ def _overrides(extra: list[str], named: tuple[str | None, ...]) -> dict[str, str
     return found
 
 
-def _settings(folder: Path, path: Path | None, overrides: dict[str, str], yes: bool) -> tuple[dict[str, str], str]:
+def _settings(
+    folder: Path, path: Path | None, overrides: dict[str, str], yes: bool, *, quiet: bool
+) -> tuple[dict[str, str], str]:
     """What the daemon is told, with what was picked filled in, and the sentence about it.
 
     Errors in the configuration show here, before anything is fetched or started.
     """
-    from reef.daemon.local import check_recipe
+    from reef.daemon.local import check_recipe, unread_variables
 
     picked = pick(load(path, overrides=overrides, home=folder))
     merged = {**picked.overrides, **overrides}
-    check_recipe(load(path, overrides=merged, home=folder))
+    loaded = load(path, overrides=merged, home=folder)
+    check_recipe(loaded)
+    for sentence in unread_variables(loaded) if not quiet else ():
+        say(f"warning: {sentence}", "yellow")
     if picked.needs_model:
         fetch_embedded(yes)
     return merged, picked.said
+
+
+def _check_agreement(found: dict[str, Any], folder: Path, path: Path | None, overrides: dict[str, str]) -> None:
+    """Raise Conflict when what is given now is not what the daemon that runs was started with."""
+    from reef.daemon.local import differing
+
+    running_with = found.get("settings", {})
+    given = load(path, overrides=overrides, home=folder)
+    if not given.service.recipe and running_with.get("reef.recipe"):  # one was picked: its keys are checked against it
+        given = load(path, overrides={**overrides, "reef.recipe": running_with["reef.recipe"]}, home=folder)
+    if differences := differing(given, running_with, urlsplit(found["url"]).port or 0):
+        raise Conflict(
+            f"a daemon runs at {found['url']} with other settings. {'; '.join(differences)}",
+            hint="leave them out, or start it again with them: reef down, then: reef up",
+            code="other_settings",
+        )
 
 
 def _say_up(found: dict[str, Any], folder: Path, as_json: bool, *, fresh: bool) -> None:
@@ -212,7 +236,14 @@ def _show_status(found: dict[str, Any]) -> None:
     state = "ready" if daemon["ready"] else "starting"
     out.print(Text(f"reef {daemon['version']} {state} at {daemon['url']}, up {ago(time.time() - daemon['uptime_s'])}"))
     out.print(Text(f"  home     {daemon['home']}"))
-    out.print(Text(f"  answers  {inference['backend']} {inference['model'] or '(each call names its model)'}"))
+    upstream = inference["upstream"]
+    where = f" at {upstream['url']}" if upstream else ""
+    out.print(Text(f"  answers  {inference['backend']} {inference['model'] or '(each call names its model)'}{where}"))
+    if upstream and (failure := upstream["last_failure"]):
+        said = f"{failure['code']} {ago(failure['at'])} ago: {failure['message']}"
+        out.print(Text(f"  FAILING  {said}", "bold red") if upstream["failing"] else Text(f"  failed   {said}", "dim"))
+        if upstream["failing"]:
+            out.print(Text(here(f"    try: {upstream_fix(failure['code'])}"), "dim"))
     out.print(Text(f"  records  {store['records']:,} in {size(store['bytes'])}"))
     if store["degraded"]:
         out.print(

@@ -19,9 +19,10 @@ import typer
 from rich.text import Text
 
 from reef import __version__
-from reef.cli.common import HomeOption, JsonOption, out, print_json, say, size
+from reef.cli.common import HomeOption, JsonOption, ago, out, print_json, say, size
 from reef.cli.pick import EMBEDDED_MODEL, models_folder
 from reef.cli.place import here, home_of
+from reef.cli.reach import holder_of, unreachable, upstream_fix, without_keys
 from reef.client import ReefClient, discovery
 from reef.config import Config, load
 from reef.errors import ReefError
@@ -132,7 +133,13 @@ def _checks(home: Path, source: Path | None) -> Iterator[Check]:
         yield _database(home)
         yield _logs(home / "logs")
     yield _clock(home)
-    yield _daemon(home)
+    check, status = _daemon(home)
+    yield check
+    upstream = status["inference"].get("upstream") if status is not None else None
+    if upstream is not None:
+        yield _upstream(upstream["url"], upstream["last_failure"] if upstream["failing"] else None)
+    elif status is None and loaded is not None and loaded.service.upstream_url is not None:
+        yield _upstream(loaded.service.upstream_url, None)
     if loaded is not None:
         yield _port(home, loaded.service.host, loaded.service.port)
         yield from _engine(provider=loaded.service.upstream_url is not None)
@@ -152,6 +159,10 @@ def _config(source: Path | None, home: Path) -> tuple[Config | None, Check]:
         loaded = load(source, home=home)
     except ReefError as error:
         return None, Check("config", "error", error.message, error.hint)
+    from reef.daemon.local import unread_variables
+
+    if unread := unread_variables(loaded):
+        return loaded, Check("config", "warning", "; ".join(unread), "unset what is not meant, or correct its name")
     set_here = sorted({origin for origin in loaded.origins.values() if origin != "default"})
     return loaded, Check("config", "ok", f"{len(set_here)} keys are set" if set_here else "defaults")
 
@@ -277,7 +288,8 @@ def _clock(home: Path) -> Check:
     return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
 
 
-def _daemon(home: Path) -> Check:
+def _daemon(home: Path) -> tuple[Check, dict[str, Any] | None]:
+    """The finding, and the daemon's status where it answers."""
     found, path = discovery(home), home / "daemon.json"
     if not home.is_dir() or not locked(home):
         if path.exists():
@@ -287,24 +299,44 @@ def _daemon(home: Path) -> Check:
                 return "removed"
 
             said = "not running; one that was killed left its address behind"
-            return Check("daemon", "warning", said, f"remove {path}, then: reef up", repair)
-        return Check("daemon", "warning", "not running", "reef up")
+            return Check("daemon", "warning", said, f"remove {path}, then: reef up", repair), None
+        return Check("daemon", "warning", "not running", "reef up"), None
     if found is None:
-        return Check("daemon", "warning", "starting, or something else holds its lock", "see: reef logs")
+        return Check("daemon", "warning", "starting, or something else holds its lock", "see: reef logs"), None
     try:
         with ReefClient.from_home(home, actor="doctor", timeout_s=5.0) as client:
             status = client.status()
     except (ReefError, OSError) as error:
         return Check(
             "daemon", "error", f"pid {found.get('pid')} does not answer: {error}", "see: reef logs, or: reef down"
-        )
+        ), None
     daemon, degraded = status["daemon"], status["store"]["degraded"]
     if degraded:
-        return Check("daemon", "error", f"{found['url']} answers without receipts: {degraded}", "see the lines above")
+        return Check(
+            "daemon", "error", f"{found['url']} answers without receipts: {degraded}", "see the lines above"
+        ), status
     if daemon["version"] != __version__:
         said = f"{found['url']} runs {daemon['version']}, this is {__version__}"
-        return Check("daemon", "warning", said, "reef down, then: reef up")
-    return Check("daemon", "ok", f"{found['url']}" + ("" if daemon["ready"] else ", still starting"))
+        return Check("daemon", "warning", said, "reef down, then: reef up"), status
+    return Check("daemon", "ok", f"{found['url']}" + ("" if daemon["ready"] else ", still starting")), status
+
+
+def _upstream(url: str, failure: dict[str, Any] | None) -> Check:
+    """One connection is tried, and nothing is sent; where a proxy stands between, not even that."""
+    from reef.daemon.local import proxy_of
+
+    shown = without_keys(url)
+    if failure is not None:
+        said = f"calls to {shown} fail since {ago(failure['at'])}: {failure['code']}: {failure['message']}"
+        return Check("upstream", "error", said, upstream_fix(failure["code"]))
+    if proxy_of(url) is not None:
+        return Check("upstream", "ok", f"{shown} goes through a proxy, and is not tried from here")
+    why = unreachable(url)
+    if why is not None:
+        return Check(
+            "upstream", "warning", f"{shown} takes no connection: {why}", "start it, or check reef.upstream_url"
+        )
+    return Check("upstream", "ok", f"{shown} takes connections")
 
 
 def _port(home: Path, host: str, port: int) -> Check:
@@ -316,26 +348,10 @@ def _port(home: Path, host: str, port: int) -> Check:
         try:
             sock.bind((host, port))
         except OSError as error:
-            holder = _holder(port)
+            holder = holder_of(port)
             said = f"{host}:{port} cannot be had: {error.strerror}" + (f", held by {holder}" if holder else "")
             return Check("port", "warning", said, "reef up --port 0 picks a free one")
     return Check("port", "ok", f"{host}:{port} is free" if port else "a free one is picked")
-
-
-def _holder(port: int) -> str | None:
-    """The program that listens on ``port``, where the system says so (Linux, and only of one's own programs)."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                parts = line.split()
-                if parts[3] == "0A" and int(parts[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{parts[9]}]")
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if any(os.readlink(link) in inodes for link in (process / "fd").iterdir()):
-                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-    return None
 
 
 def _engine(*, provider: bool) -> Iterator[Check]:

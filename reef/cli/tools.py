@@ -91,9 +91,12 @@ def config_show(
 
     A daemon that already runs keeps what it was started with.
     """
-    from reef.daemon.local import config_rows
+    from reef.daemon.local import config_rows, unread_variables
 
-    rows = config_rows(load(path, home=home_of(home)))
+    loaded = load(path, home=home_of(home))
+    rows = config_rows(loaded)
+    for sentence in unread_variables(loaded) if not as_json else ():
+        say(f"warning: {sentence}", "yellow")
     if as_json:
         print_json("config", rows)
         return

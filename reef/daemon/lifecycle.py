@@ -27,6 +27,7 @@ from reef.client import discovery
 from reef.config import Config
 from reef.daemon import logs
 from reef.daemon.app import build_app
+from reef.daemon.local import settings_of
 from reef.daemon.redact import keys_of_address
 from reef.daemon.services import Services
 from reef.errors import BadConfig, DaemonUnreachable
@@ -169,6 +170,7 @@ def _write_discovery(home: Path, services: Services, state: str) -> None:
         "started_at": services.started_at,
         "version": __version__,
         "state": state,
+        "settings": settings_of(services.config),
     }
     _write_private(home / "daemon.json", json.dumps(found))
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import difflib
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from reef.config import Config
+from reef.config import SECTIONS, Config, env_name
+
+_SECRETS = ("reef.token", "reef.upstream_api_key")
+_SAID = ("REEF_HOME", "REEF_SCENARIO")
+_OTHER_VARIABLES = frozenset({*_SAID, "REEF_TRACE", "REEF_FAILPOINT", "REEF_SOAK"})
+"""Read in other places than the configuration, the last ones by whoever looks for faults."""
 
 
 def torch_version() -> str | None:
@@ -16,6 +26,13 @@ def torch_version() -> str | None:
         return version("torch")
     except PackageNotFoundError:
         return None
+
+
+def proxy_of(url: str) -> str | None:
+    """The proxy that calls to the provider at ``url`` go through, None for none."""
+    from reef.inference.passthrough import proxy_for
+
+    return proxy_for(url)
 
 
 def check_recipe(config: Config) -> None:
@@ -37,6 +54,44 @@ def config_rows(config: Config) -> dict[str, dict[str, Any]]:
         origin = setting.origin if setting is not None else f"env {item.metadata['reef'].env}"
         knobs[name] = (item, given[name], origin) if name in given else (item, item.default, "default")
     return config.shown(knobs)
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """Every key's value as another process may compare it: a secret as a hash."""
+    values = {name: row["value"] for name, row in config_rows(config).items()}
+    for name in _SECRETS:
+        secret = getattr(config.service, name.partition(".")[2])
+        values[name] = None if secret is None else hashlib.sha256(secret.encode()).hexdigest()[:16]
+    return values
+
+
+def differing(config: Config, running: Mapping[str, Any], port: int) -> list[str]:
+    """What ``config`` sets otherwise than the daemon that runs on ``port`` with the settings ``running``."""
+    origins = {name: row["origin"] for name, row in config_rows(config).items()}
+    found = []
+    for name, value in settings_of(config).items():
+        now = port if name == "reef.port" else running.get(name)
+        if origins[name] == "default" or name not in running or value == now or (name == "reef.port" and value == 0):
+            continue
+        said = "" if name in _SECRETS else f", it runs with {now}"
+        found.append(f"{origins[name]}: {name} is {'another' if name in _SECRETS else value}{said}")
+    return found
+
+
+def unread_variables(config: Config, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Sentences about REEF_* variables that nothing reads, each with the nearest name."""
+    from reef.recipes import recipe_class_for, recipe_kinds
+
+    known = {env_name(section, item.name) for section, table in SECTIONS.items() for item in dataclasses.fields(table)}
+    for kind in {*recipe_kinds(), config.service.recipe or "record"}:
+        known |= {item.metadata["reef"].env for item in recipe_class_for(kind).knobs().values()} - {None}
+    if config.source is not None:
+        known |= set(re.findall(r"\$\{(REEF_\w+)\}", config.source.read_text(encoding="utf-8")))
+    found = []
+    for name in sorted(name for name in environ if name.startswith("REEF_") and name not in known | _OTHER_VARIABLES):
+        near = difflib.get_close_matches(name, [*known, *_SAID], n=1)
+        found.append(f"nothing reads {name}" + (f" (did you mean {near[0]}?)" if near else ""))
+    return found
 
 
 def recipes() -> list[dict[str, str]]:

@@ -146,7 +146,10 @@ _SCHEMAS: Data = {
             version=_TEXT, pid=_COUNT, uptime_s=_NUMBER, home=_TEXT, url=_TEXT, ready=_BOOL, recipe=_TEXT
         ),
         inference=_shape(backend=_words(("engine", "provider")), model=_or_null(_TEXT), ready=_BOOL,
-                         engine=_or_null(_OBJECT), speaks=_list(_words(ROUTES.values()))),
+                         engine=_or_null(_OBJECT), speaks=_list(_words(ROUTES.values())),
+                         upstream=_or_null(_shape(
+                             url=_TEXT, failing=_BOOL,
+                             last_failure=_or_null(_shape(at=_NUMBER, code=_TEXT, message=_TEXT))))),
         store=_shape(records=_COUNT, bytes=_COUNT, queue=_COUNT, commits=_COUNT, fsync_ms=_NUMBER,
                      unrecorded=_COUNT, degraded=_or_null(_TEXT)),
         scenarios=_list(_ref("Scenario")),

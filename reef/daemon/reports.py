@@ -60,7 +60,7 @@ async def report(request: Request) -> Response:
         session=parsed.session,
         reason=None if trained else "record_only: this scenario's recipe updates nothing",
     )
-    stored = await asyncio.wrap_future(services.records.submit(record))
+    (stored,) = await asyncio.wrap_future(services.records.submit(record))
     scenario = known or await services.scenarios.open(name)  # made by now, in the transaction that took the report
     if stored is record:
         if services.bus.listened:
@@ -124,9 +124,9 @@ def _session_references(records: RecordStore, scenario: str, parsed: Report, rep
 
 
 def _import(records: RecordStore, scenario: str, rows: list[Any]) -> dict[str, Any]:
-    """Check all rows, then store them together; off the event loop, because tensors of a thousand exchanges are much."""
+    """Check all rows, then store all or none; off the event loop, because tensors of a thousand exchanges are much."""
     parsed = [_imported(row, index, scenario) for index, row in enumerate(rows)]
-    stored = [future.result() for future in [records.submit(one) for one in parsed]]
+    stored = records.submit(*parsed).result()
     fresh = sum(one is given for one, given in zip(stored, parsed, strict=True))
     return {"agent_record_ids": [one.agent_record_id for one in stored], "new": fresh}
 

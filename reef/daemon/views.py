@@ -145,6 +145,7 @@ def status_view(services: Services) -> dict[str, Any]:
     """The whole daemon in one document."""
     store = services.records.store
     engine = services.engine.status() if services.engine is not None else None
+    health = getattr(services.backend, "health", None)  # an engine has a status instead
     return {
         "version": API_VERSION,
         "daemon": {
@@ -162,6 +163,7 @@ def status_view(services: Services) -> dict[str, Any]:
             "speaks": list(getattr(services.backend, "speaks", ROUTES.values())),  # most backends speak all
             "ready": services.ready and (engine is None or engine["engine"]["state"] == "ready"),
             "engine": engine,
+            "upstream": None if health is None else health.as_dict(),
         },
         "store": {
             "records": figures.total(store),

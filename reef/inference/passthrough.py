@@ -20,6 +20,7 @@ from reef.core.records_types import RecordState
 from reef.errors import BadRequest, TooLarge, Unsupported, UpstreamError, UpstreamTimeout
 from reef.inference.assembly import assemble, unpack
 from reef.inference.base import Answer, Call, Finish
+from reef.inference.health import Health
 from reef.inference.jsonspan import replace_value
 
 HOP_BY_HOP = frozenset(
@@ -34,6 +35,8 @@ _CREDENTIALS = frozenset({"authorization", "x-api-key"})
 _READABLE_CODINGS = ("gzip", "deflate", "zstd")
 _OWN_DEFAULTS = ("User-Agent", "Accept", "Content-Type", "Accept-Encoding")
 """Headers aiohttp would add by itself; the client's own are sent instead, or none."""
+_UNPAID = (401, 402, 403)
+"""A key that is wrong, spent, or not allowed to: the next call fails as well."""
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
@@ -46,6 +49,7 @@ class _RelayedAnswer:
     release_id: str | None
     _route: str
     _response: aiohttp.ClientResponse
+    _health: Health
     _broken: str | None = None
 
     async def slices(self) -> AsyncIterator[bytes]:
@@ -55,13 +59,16 @@ class _RelayedAnswer:
                 yield chunk
         except TimeoutError as error:
             self._broken = "upstream_timeout"
+            self._health.failed(self._broken, "the model's server stopped sending")
             raise UpstreamTimeout("the model's server stopped sending", hint="see upstream idle timeout") from error
         except aiohttp.ClientError as error:
             # What came in the same read as the break is still in the buffer, which the public calls do not give any more.
             if rest := self._response.content._read_nowait(-1):
                 yield rest
             self._broken = "upstream_broke_off"
-            raise UpstreamError(f"the model's server broke off in the middle of its answer: {error}") from error
+            said = f"the model's server broke off in the middle of its answer: {error}"
+            self._health.failed(self._broken, said)
+            raise UpstreamError(said) from error
 
     def finish(self, sent: bytes, reason: str | None = None) -> Finish:
         """Judge the bytes passed on; an answer that is whole counts as complete even when the reader left after it."""
@@ -117,6 +124,7 @@ class PassthroughBackend:
         drop_beta: str | None = None,
     ) -> None:
         self._base = url.rstrip("/")
+        self.health = Health(self._base)
         self._is_anthropic = (urlsplit(self._base).hostname or "").endswith("anthropic.com")
         self._api_key = api_key
         self._model = model
@@ -164,18 +172,24 @@ class PassthroughBackend:
                 method, url, data=raw or None, headers=headers, allow_redirects=False, proxy=self._proxy
             )
         except (TimeoutError, aiohttp.ClientError) as error:
-            raise self._unreachable(error) from error
+            unreachable = self._unreachable(error)
+            self.health.failed(unreachable.code, unreachable.message)
+            raise unreachable from error
         if not 200 <= response.status < 600:
             response.close()
             raise UpstreamError(
-                f"the model's server at {self._base} answered {response.status}, which is no final status"
+                f"the model's server at {self.health.address} answered {response.status}, which is no final status"
             )
+        if response.status >= 500 or response.status in _UNPAID:
+            self.health.failed(f"upstream_{response.status}", f"{self.health.address} answered {response.status}")
+        elif self.health.failing:
+            self.health.answers()
         returned: list[tuple[str, str]] = []
         for key, held in response.raw_headers:
             name = key.decode("latin-1").lower()
             if name not in _NOT_RETURNED:
                 returned.append((name, held.decode("latin-1")))
-        answer = _RelayedAnswer(response.status, returned, None, call.route, response)
+        answer = _RelayedAnswer(response.status, returned, None, call.route, response, self.health)
         return await self.otherwise(call, answer) if response.status in (404, 405) else answer
 
     async def otherwise(self, call: Call, answered: Answer | None) -> Answer:
@@ -218,9 +232,9 @@ class PassthroughBackend:
     def _unreachable(self, error: Exception) -> UpstreamError | UpstreamTimeout:
         """The client's error in our words."""
         if isinstance(error, TimeoutError):
-            return UpstreamTimeout(f"the model's server at {self._base} did not answer in time")
+            return UpstreamTimeout(f"the model's server at {self.health.address} did not answer in time")
         return UpstreamError(
-            f"the model's server at {self._base} cannot be reached: {error}",
+            f"the model's server at {self.health.address} cannot be reached: {error}",
             hint="check that it runs and that the upstream URL is right",
         )
 

@@ -62,6 +62,7 @@ class TranslatingBackend(PassthroughBackend):
     def __init__(self, url: str, *, speaks: Collection[str] | None = None, **settings: Any) -> None:
         super().__init__(url, **settings)
         self._direct = PassthroughBackend(url, **settings)
+        self._direct.health = self.health
         self._proven: set[str] = set()
         self._effortless: set[str] = set()
         self._learns = speaks is None

@@ -41,28 +41,41 @@ class RecordStore:
 
     def append(self, record: AgentRecord) -> AgentRecord:
         """Store ``record``; the same id with the same content returns the stored one, other content is a Conflict."""
-        return self.submit(record).result()
+        return self.submit(record).result()[0]
 
-    def submit(self, record: AgentRecord) -> Future[AgentRecord]:
-        """As ``append``, as a future. A report on another scenario's inference is a Conflict, and nothing is stored."""
-        response = record.payload.get("response") if record.request_type is RequestType.INFERENCE else None
-        training = response.get("training") if isinstance(response, Mapping) else None
-        if isinstance(response, Mapping):
-            plain = {key: value for key, value in response.items() if key != "training"}
-            response = plain if plain or training is None else None
-        request = record.payload.get("request") if record.request_type is RequestType.INFERENCE else record.payload
-        parts = [b"" if value is None else json.dumps(value, default=dict).encode() for value in (request, response)]
-        said = json.dumps([record.request_type, record.scenario, record.payload], sort_keys=True, default=dict)
-        digest = hashlib.blake2b(said.encode(), digest_size=16).digest()
-        references = record.references if record.request_type is RequestType.REPORT else ()
+    def submit(self, *records: AgentRecord) -> Future[list[AgentRecord]]:
+        """As ``append``, as a future; of several either all are stored or none.
 
-        def work(db: sqlite3.Connection) -> AgentRecord:
-            row = db.execute("SELECT hash FROM records WHERE id = ?", (record.agent_record_id,)).fetchone()
-            if row is not None:
-                return self._again(db, record, same=row[0] == digest or self._recorded(db, record, row[0], said))
-            scenario_id = self._scenario_ids.get(record.scenario) or make_scenario(db, record.scenario)
-            insert_record(db, record, scenario_id, references, digest, parts, training, self.store.segments.put)
-            return record
+        A report on another scenario's inference is a Conflict, and nothing is stored.
+        """
+        prepared: list[tuple[AgentRecord, str, bytes, list[bytes], Any]] = []
+        for record in records:
+            response = record.payload.get("response") if record.request_type is RequestType.INFERENCE else None
+            training = response.get("training") if isinstance(response, Mapping) else None
+            if isinstance(response, Mapping):
+                plain = {key: value for key, value in response.items() if key != "training"}
+                response = plain if plain or training is None else None
+            request = record.payload.get("request") if record.request_type is RequestType.INFERENCE else record.payload
+            parts = [
+                b"" if value is None else json.dumps(value, default=dict).encode() for value in (request, response)
+            ]
+            said = json.dumps([record.request_type, record.scenario, record.payload], sort_keys=True, default=dict)
+            digest = hashlib.blake2b(said.encode(), digest_size=16).digest()
+            prepared.append((record, said, digest, parts, training))
+
+        def work(db: sqlite3.Connection) -> list[AgentRecord]:
+            stored = []
+            for record, said, digest, parts, training in prepared:
+                row = db.execute("SELECT hash FROM records WHERE id = ?", (record.agent_record_id,)).fetchone()
+                if row is not None:
+                    same = row[0] == digest or self._recorded(db, record, row[0], said)
+                    stored.append(self._again(db, record, same=same))
+                    continue
+                references = record.references if record.request_type is RequestType.REPORT else ()
+                scenario_id = self._scenario_ids.get(record.scenario) or make_scenario(db, record.scenario)
+                insert_record(db, record, scenario_id, references, digest, parts, training, self.store.segments.put)
+                stored.append(record)
+            return stored
 
         return self.store.submit(work)
 

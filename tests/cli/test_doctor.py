@@ -38,7 +38,9 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_a_home_in_order(home: Path) -> None:
-    checks, done = doctor(home, REEF_UPSTREAM_URL="http://127.0.0.1:9", REEF_PORT="0")
+    with provider(Script()) as upstream:
+        checks, done = doctor(home, REEF_UPSTREAM_URL=upstream.url, REEF_PORT="0")
+    assert "takes connections" in checks["upstream"]["message"]
     bad = {name for name, check in checks.items() if not check["ok"]}
     assert bad <= {"daemon", "disk", "fsync"} and done == []
     assert ("fix" if sqlite3.sqlite_version_info >= (3, 51, 3) else "the guard applies") in checks["sqlite"]["message"]

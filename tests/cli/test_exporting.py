@@ -101,6 +101,7 @@ def test_what_comes_out_goes_in_and_comes_out_again(
     assert made["rows"] == total(source[0]) == len(file.read_bytes().splitlines())
     done = schema(reef(target.home, "import", str(file), "--json"), "import")
     assert (done["records"], done["reports"], done["errors"]) == (458, 5, [])
+    assert (done["new"], done["known"]) == (463, 0)
     before, after = exported(home), exported(target.home)
     assert alike(after) == alike(before)
     assert [row["agent_record_id"] for row in after if row["request_type"] == "report"] == [
@@ -109,6 +110,10 @@ def test_what_comes_out_goes_in_and_comes_out_again(
 
     again = schema(reef(target.home, "import", str(file), "--json"), "import")
     assert again["errors"] == [] and total(target) == total(source[0])
+    assert (again["new"], again["known"]) == (0, 463)
+    assert (
+        "458 records and 5 reports are in: 0 new, 463 were there already" in reef(target.home, "import", str(file)).err
+    )
     own = schema(reef(home, "import", str(file), "--json"), "import")
     assert own["errors"] == [] and total(source[0]) == made["rows"], "also where they were recorded"
 
@@ -182,6 +187,14 @@ def test_pipes_filters_and_names(source: tuple[Daemon, ScriptedProvider], target
     refused(reef(home, "export", "-o", str(taken)), 1, "exists")
     refused(reef(home, "export", "-o", str(tmp_path / "none" / "x.jsonl")), 4, "no directory")
     refused(reef(home, "import", str(tmp_path / "none.jsonl")), 4, "there is no file")
+    refused(reef(home, "import", str(tmp_path)), 2, "is a directory", "JSON lines")
+    for magic, kind, way in (
+        (b"\x28\xb5\x2f\xfd....", "is zstd", "zstd -dc FILE | reef import -"),
+        (b"\x1f\x8b....", "is gzip", "gzip -dc FILE | reef import -"),
+        (b"PAR1....", "is Parquet", "--format jsonl"),
+    ):
+        (tmp_path / "other").write_bytes(magic)
+        refused(reef(home, "import", str(tmp_path / "other")), 2, kind, way, "reef restore FILE")
     refused(reef(home, "export", "everything"), 2, "nothing is called 'everything'", "training")
     refused(reef(home, "export", "--format", "csv"), 2, "no format 'csv'")
     refused(reef(home, "export", "--format", "parquet"), 2, "-o FILE")
