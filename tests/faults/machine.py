@@ -90,22 +90,27 @@ def disk(folder: Path, size_mb: int = 48) -> Iterator[Disk]:
 
 
 class Strace:
-    """System calls on the files of ``home`` that fail, the n-th of each thread: ``when`` is 3, or 3+ from there on."""
+    """System calls on the files of ``home`` that fail, the n-th of each thread: ``when`` is 3, or 3+ from there on.
+
+    ``errno`` may be another fault that strace knows, for example delay_enter=100000 (microseconds).
+    """
 
     def __init__(self, home: Path, log: Path, call: str, errno: str, when: str) -> None:
         names = ("", "-wal", "-shm", "-new", "-new-wal", "-new-shm", "-reserve", "-reserve-new")
         files = [home, *(home / f"reef.db{name}" for name in names)]
         files += [home / name for name in ("token", "daemon.json", "lock", "logs/reef.jsonl", ".token", ".daemon.json")]
+        fault = errno if "=" in errno else f"error={errno}"
         self._log = log
         self.command = ["strace", "-f", "-qq", "-o", str(log)]
         for path in files if not call.startswith(("rename", "fsync")) else ():  # files whose names are new each time
             self.command += ["-P", str(path)]
         self.command += ["-E", "PYTHONDONTWRITEBYTECODE=1"]
-        self.command += ["-e", f"trace={call}", "-e", f"inject={call}:error={errno}:when={when}"]
+        self.command += ["-e", f"trace={call}", "-e", f"inject={call}:{fault}:when={when}"]
 
     def injected(self) -> int:
-        """How many calls have failed because of us."""
-        return self._log.read_text(errors="replace").count("(INJECTED)") if self._log.exists() else 0
+        """How many calls have failed, or were held up, because of us."""
+        said = self._log.read_text(errors="replace") if self._log.exists() else ""
+        return said.count("(INJECTED)") + said.count("(DELAYED)")
 
     @contextlib.contextmanager
     def attached(self, pid: int) -> Iterator[None]:
