@@ -42,19 +42,6 @@ class ArtifactRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """What a step produced and nobody serves yet; its artifact is already durable.
-
-    ``checks`` are named measurements of the separate validation, each ``{"ok": bool, "value": float, "limit": float}``.
-    """
-
-    step_id: str
-    artifact: ArtifactRef
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """The gate's decision about one candidate, with what is needed to explain it."""
 
@@ -62,6 +49,21 @@ class Verdict:
     rule: str
     reason: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What a step produced and nobody serves yet; its artifact is already durable.
+
+    ``checks`` are named measurements of the separate validation, each ``{"ok": bool, "value": float, "limit": float}``;
+    ``verdict`` is there when making the candidate included comparing it.
+    """
+
+    step_id: str
+    artifact: ArtifactRef
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True)

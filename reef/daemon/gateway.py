@@ -108,6 +108,8 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
     meta |= {"route": ROUTES.get(path, ""), "stream": stream, "client": agent}
     if agent.startswith(_AGENTS) and not body.get("tools") and not services.train_helper_calls:
         meta["helper"] = "no_tools"
+    if "x-reef-tag-episode" in found:  # what an experiment of ours asks is no use of the agent
+        meta["helper"] = "episode"
     if found.get("x-stainless-retry-count", "0") != "0":
         meta["retry"] = True
     call = Call(

@@ -104,6 +104,10 @@ class Rule(Protocol):
         """Count one result; may set ``verdict``."""
         ...
 
+    def cut(self, why: str) -> None:
+        """End without a verdict about the candidate."""
+        ...
+
 
 @dataclass(slots=True)
 class Tally:
@@ -143,6 +147,10 @@ class _Judged:
         if not self.tasks:
             raise BadConfig("gate: there are no tasks to compare on", hint="add a folder with a prompt and a check")
         self.protected = {task.name: Tally() for task in self.tasks if task.protected}
+
+    def cut(self, why: str) -> None:
+        """End before a verdict, because a budget is spent: the evidence so far decides nothing."""
+        self._stop(Decision.INCONCLUSIVE, f"cut short after {len(self.pairs)} pairs: {why}", f"cut: {why}")
 
     def _slot(self, number: int, stage: str, task: str) -> Slot:
         """Seed and order come from the slot's number alone, so that a killed evaluation goes on with the same ones."""
@@ -337,6 +345,8 @@ def replay(evidence: Mapping[str, Any]) -> Verdict:
             if rule.slots(1) != [slot]:
                 raise BadConfig(f"the receipt's pair {number} is not the one that was to be run then")
             rule.add(Pair(slot, candidate, incumbent))
+        if rule.verdict is None and str(evidence["stopped"]).startswith("cut: "):
+            rule.cut(evidence["stopped"].removeprefix("cut: "))
     except (KeyError, TypeError, ValueError) as error:
         raise BadConfig(f"this is no receipt of a gate: {error}", hint="see: reef gate show") from error
     if rule.verdict is None:

@@ -2,6 +2,7 @@
 
 from reef.config import knob
 from reef.recipes.base import Recipe, Surface, WeightTrainingRecipe
+from reef.recipes.evolve import EvolveRecipe
 from reef.recipes.grpo import GRPORecipe
 from reef.recipes.harness import HarnessRecipe
 from reef.recipes.record import RecordRecipe
@@ -9,6 +10,7 @@ from reef.recipes.registry import recipe_class_for, recipe_kinds, register_kind
 from reef.recipes.weights import PGRecipe, RWRRecipe, SFTRecipe
 
 __all__ = [
+    "EvolveRecipe",
     "GRPORecipe",
     "HarnessRecipe",
     "PGRecipe",

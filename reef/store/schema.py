@@ -105,7 +105,42 @@ _FIRST = (
         detail TEXT NOT NULL DEFAULT '{}')""",
 )
 
-MIGRATIONS: tuple[Migration, ...] = (m001_first,)
+
+def m002_evolution(db: sqlite3.Connection) -> None:
+    """What steps of harness evolution proposed, and the episodes they ran."""
+    for statement in _EVOLUTION:
+        db.execute(statement)
+
+
+_EVOLUTION = (
+    """CREATE TABLE proposals (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        step_id TEXT NOT NULL UNIQUE,
+        scenario_id INTEGER NOT NULL REFERENCES scenarios(id),
+        parent TEXT NOT NULL,
+        origin TEXT NOT NULL,
+        proposal TEXT NOT NULL,
+        seen TEXT NOT NULL DEFAULT '{}',
+        state TEXT NOT NULL DEFAULT 'open',
+        reason TEXT,
+        tested INTEGER NOT NULL DEFAULT 0,
+        created_at REAL NOT NULL)""",
+    "CREATE INDEX proposals_by_scenario ON proposals(scenario_id, seq)",
+    """CREATE TABLE episodes (
+        step_id TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        side TEXT NOT NULL,
+        content_id TEXT NOT NULL,
+        task TEXT NOT NULL,
+        seed INTEGER NOT NULL,
+        score REAL NOT NULL,
+        result TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        PRIMARY KEY (step_id, number, side)) WITHOUT ROWID""",
+    "CREATE INDEX episodes_by_tree ON episodes(content_id, task, created_at)",
+)
+
+MIGRATIONS: tuple[Migration, ...] = (m001_first, m002_evolution)
 
 
 def migrate(db: sqlite3.Connection) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from reef import failpoints
@@ -27,7 +28,7 @@ from reef.runtime import Blocked, Outcome, Refused, Skip, Stale, StepRequest, Tr
 from reef.store.clock import SteadyClock
 from reef.train.algos.preparers import preparer_for
 from reef.train.processors.base import DataProcessor, RecipeBug
-from reef.train.slime_runtime.reef_adapters.preparation import prepare_slime_step
+from reef.train.slime_runtime.reef_adapters.preparation import PreparedStep, prepare_slime_step
 from reef.train.types import ProcessorContext, TrainingBatch
 
 log = logging.getLogger("reef.train")
@@ -38,6 +39,8 @@ _PAGE = 500
 _NO_SIGNAL = Skip("no_signal: the batch teaches nothing (all scores of each group are equal)")
 
 Gate = Callable[[Candidate], Verdict]
+Prepare = Callable[..., PreparedStep]
+"""``prepare(batch, state=...)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,12 @@ class Trainer:
         runtime: TrainingRuntime,
         processor: type[DataProcessor],
         config: Mapping[str, Any],
-        step_preparer: str,
+        step_preparer: str = "",
+        prepare: Prepare | None = None,
         gate: Gate = checks_pass,
         recipe: str = "",
     ) -> None:
+        """``prepare`` makes the payload of a step itself; without it the named ``step_preparer`` does, for weights."""
         self.scenario = scenario
         self.records = records
         self.runtime = runtime
@@ -93,7 +98,7 @@ class Trainer:
         self.lock = threading.RLock()
         self.wants_inferences = not processor.reports_only
         """True when a finished inference may change something (so that the loop is woken for it)."""
-        self._preparer = preparer_for(step_preparer)
+        self._prepare = prepare or partial(prepare_slime_step, step_preparer=preparer_for(step_preparer))
         self._head = self.chain.head(scenario)
         self._state: Mapping[str, Any] = row.algorithm_state
         self._reserved: str | None = None
@@ -173,7 +178,7 @@ class Trainer:
             head = self._head
             assert head is not None, "create() made r0"
             try:
-                prepared = prepare_slime_step(batch, self._preparer, self._state)
+                prepared = self._prepare(batch, state=self._state)
             except BadRequest as error:  # the preparer said what no step can be made of: the batch must not come again
                 name = f"bad-signal:{self.scenario}:{batch.batch_id}:{head.release_id}"
                 bad = StepCommit(name, self.scenario, batch.batch_id, "skip", self._state, self._used)

@@ -1,0 +1,292 @@
+"""LocalTrainingBackend: a step of evolution. Failed runs become a proposal, episodes compare it, the gate decides.
+
+A TrainingRuntime for the harness surface. Everything a step has done is in its journal before the next thing begins, so that a
+killed daemon goes on with the same proposal and the same pairs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from reef import failpoints
+from reef.core.artifacts import Candidate, Decision, Verdict
+from reef.errors import ReefError, Unavailable
+from reef.evolve.episode import Result, Spec
+from reef.evolve.evaluate import Evaluate, Trial, result_of
+from reef.evolve.journal import Journal
+from reef.evolve.screens import admit, shared_names
+from reef.evolve.tasks import TaskFolder
+from reef.evolve.values import CODE_KINDS, Outage, Proposal, Propose, ProposeContext, Refusal, Transcript, proposal_of
+from reef.gate import GateSettings, Pair, Rule, Slot, Task, level_of, start
+from reef.harness.tree import Tree
+from reef.runtime import Blocked, Outcome, Prepared, Refused, StepRequest
+from reef.store import Store
+from reef.train.harness_runtime import HarnessRuntime, keep_tree, read_tree
+
+log = logging.getLogger("reef.evolve")
+
+_SIDES = ("candidate", "incumbent")
+_AWAY_S = 60.0
+_TEXT_KINDS = frozenset({"rules", "skill"})
+
+
+@dataclass(frozen=True, slots=True)
+class EvolveSettings:
+    """How steps are made. Limits of 0 are none; prices are for a million tokens."""
+
+    adapter: str = "minimal"
+    kinds: frozenset[str] = _TEXT_KINDS
+    mode: str = "auto"
+    gate: GateSettings = field(default_factory=GateSettings)
+    parallel: int = 1
+    retries: int = 3
+    retry_s: float = 5.0
+    max_steps: int = 0
+    max_calls: int = 0
+    max_minutes: float = 0.0
+    max_tokens: int = 0
+    max_cost: float = 0.0
+    price_in: float = 0.0
+    price_out: float = 0.0
+    prompt_chars: int = 60_000
+
+
+class Machine(Protocol):
+    """What steps use of where they run: the daemon, the agent's program, the executor."""
+
+    def spec(self, episode: str, tree: Tree, task: TaskFolder, seed: int) -> Spec:
+        """An episode of ``tree`` on ``task``; raises ReefError when the agent's program cannot be had."""
+
+    def run(self, spec: Spec) -> Result:
+        """Run it to its end."""
+
+    def ask(self, session: str, system: str, prompt: str) -> str:
+        """The answer of the deployment's model; raises Outage when it cannot be had."""
+
+    def transcripts(self, runs: Sequence[Mapping[str, Any]], limit: int) -> list[Transcript]:
+        """Failed runs as a proposer sees them, ``limit`` characters in all."""
+
+    def secrets(self) -> Sequence[str]:
+        """What no entry may hold."""
+
+
+class Invalid(ReefError):
+    """A step that cannot be judged: the agent, a check or the evaluation is broken. Nothing is published or rejected."""
+
+    status, code = 409, "step_invalid"
+
+
+class LocalTrainingBackend(HarnessRuntime):
+    """Serves trees as HarnessRuntime does, and makes steps for one scenario."""
+
+    def __init__(
+        self,
+        home: Path,
+        store: Store,
+        seed: Tree,
+        *,
+        settings: EvolveSettings,
+        tasks: Sequence[TaskFolder],
+        machine: Machine,
+        propose: Propose,
+        evaluate: Evaluate,
+        knobs: Mapping[str, Any],
+    ) -> None:
+        super().__init__(home, seed)
+        self._folder, self._store, self._settings, self._machine = home, store, settings, machine
+        self._propose, self._evaluate, self._knobs = propose, evaluate, knobs
+        self._tasks = {task.name: task for task in tasks}
+        self._texts = [text for task in tasks for text in task.texts()]
+        self.doing: dict[str, Any] = {}
+        """What the step in hand is at, for status."""
+
+    def step(self, prepared: Prepared) -> Outcome:
+        """Propose, screen, compare, judge. Idempotent by step id: what the journal has is not done again."""
+        request, settings = prepared.request, self._settings
+        if settings.max_steps and request.step > settings.max_steps:
+            return Blocked(f"max_steps: {settings.max_steps} steps have been made", 3600.0)
+        journal = Journal(self._store, request.scenario, request.step_id)
+        incumbent = read_tree(self._folder, request.parent.content_id)
+        self.doing = {"phase": "proposing", "step_id": request.step_id}
+        try:
+            proposal = journal.proposal() or self._new_proposal(request, incumbent, journal)
+            if "REEF_FAILPOINT" in os.environ:
+                failpoints.hit("evolve-proposed")
+            made = admit(
+                incumbent, proposal, allowed=settings.kinds, tasks=self._texts, secrets=self._machine.secrets()
+            )
+            verdict = self._verdict(request, journal, proposal, incumbent, made)
+        except Refusal as error:
+            journal.judged("refused", error.message)
+            return Refused(error.message)
+        except Invalid as error:
+            return Blocked(f"invalid: {error.message}", _AWAY_S)
+        except (Outage, Unavailable) as error:
+            return Blocked(error.message, _AWAY_S)
+        finally:
+            self.doing = {}
+        artifact = keep_tree(self._folder, made)
+        journal.judged(_STATES[verdict.decision], verdict.reason)
+        return Candidate(request.step_id, artifact, _metrics(verdict, journal), verdict=verdict)
+
+    # -- inside
+
+    def _new_proposal(self, request: StepRequest, incumbent: Tree, journal: Journal) -> Proposal:
+        asked: Mapping[str, Any] = request.payload.get("asked") or {}
+        if "proposal" in asked:
+            proposal = proposal_of(asked["proposal"])
+            journal.keep_proposal(proposal, request.parent.content_id, str(asked.get("by", "person")), {})
+            return proposal
+        runs = self._machine.transcripts(request.payload["runs"], self._settings.prompt_chars)
+        seen: dict[str, Any] = {"reports": [run.report_id for run in runs], "request": asked.get("request")}
+        ask = partial(self._machine.ask, f"{request.step_id}-propose")
+        context = ProposeContext(
+            request.scenario,
+            incumbent,
+            runs,
+            asked.get("request"),
+            journal.rejected(),
+            self._settings.kinds,
+            ask,
+            int(request.step_id[:8], 16),
+            self._knobs,
+        )
+        try:
+            proposal = proposal_of(self._propose(context))
+        except (Refusal, Outage, Unavailable):
+            raise
+        except Exception as error:  # the edge to code that is not ours: its round is lost, the loop goes on
+            log.exception("propose failed")
+            said = error.message if isinstance(error, ReefError) else f"{type(error).__name__}: {error}"
+            raise Refusal(f"propose failed: {said}") from error
+        names: list[str] = []
+        with contextlib.suppress(ReefError):  # edits that cannot be made are refused by the screens, in their words
+            made = incumbent.edit(proposal.edits)
+            names = shared_names(incumbent, made, self._texts, "\n".join(run.text for run in runs))
+        origin = "request" if asked else "reports"
+        journal.keep_proposal(proposal, request.parent.content_id, origin, {**seen, "shared_with_tasks": names})
+        return proposal
+
+    def _verdict(
+        self, request: StepRequest, journal: Journal, proposal: Proposal, incumbent: Tree, made: Tree
+    ) -> Verdict:
+        settings = self._settings
+        number, published = journal.tested()
+        level = level_of(settings.gate.alpha, number + 1, published)
+        tasks = [Task(task.name, task.protected) for task in self._tasks.values()]
+        rule = start(settings.gate, tasks, int(request.step_id[:8], 16), level)
+        began, spent = time.monotonic(), journal.spent()
+        with ThreadPoolExecutor(settings.parallel, thread_name_prefix="reef-pair") as pool:
+            while slots := rule.slots(settings.parallel):
+                if slots[0].stage != "screen":
+                    journal.testing()
+                if (why := self._over(journal, spent.seconds + time.monotonic() - began)) is not None:
+                    rule.cut(why)
+                    break
+                run = partial(self._pair, journal, (made, incumbent))
+                for pair in pool.map(run, slots):
+                    if rule.verdict is None and rule.slots(1) == [pair.slot]:
+                        rule.add(pair)
+                        self._say(rule, pair, settings.gate)
+        assert rule.verdict is not None
+        return self._held(rule.verdict, proposal, request)
+
+    def _held(self, verdict: Verdict, proposal: Proposal, request: StepRequest) -> Verdict:
+        """What the gate accepts and a person must see first, by kind and mode."""
+        evidence = {
+            **verdict.evidence,
+            "proposal": proposal.as_dict(),
+            "origin": request.payload.get("origin", "reports"),
+        }
+        code = sorted(proposal.kinds & CODE_KINDS)
+        mode = self._settings.mode
+        asks = mode == "manual" or (mode == "hybrid" and not proposal.kinds <= _TEXT_KINDS)
+        if verdict.decision is Decision.ACCEPT and (code or asks):
+            why = f"{code[0]} is executed" if code else f"mode {mode}"
+            return Verdict(Decision.HOLD, verdict.rule, f"{verdict.reason}; held for a person: {why}", evidence)
+        return Verdict(verdict.decision, verdict.rule, verdict.reason, evidence)
+
+    def _pair(self, journal: Journal, trees: tuple[Tree, Tree], slot: Slot) -> Pair:
+        """Both sides, one right after the other, from the journal when they are there. What fails for another reason than
+        the agent's is missing for both and run again."""
+        if (known := journal.pair(slot)) is not None:
+            return known
+        sides = dict(zip(_SIDES, trees, strict=True))
+        order = _SIDES if slot.candidate_first else _SIDES[::-1]
+        last = ""
+        for attempt in range(self._settings.retries + 1):
+            if attempt:
+                time.sleep(self._settings.retry_s * 2 ** (attempt - 1))
+            found = {side: (sides[side].content_id, self._side(journal, slot, side, sides[side])) for side in order}
+            candidate, incumbent = (found[side][1] for side in _SIDES)
+            if incumbent.broken:
+                raise Invalid(f"task {slot.task}: {incumbent.trouble}")
+            if (
+                candidate.broken and incumbent.score is not None
+            ):  # what is served starts there: the change broke the agent
+                found["candidate"] = (found["candidate"][0], Result(0.0, said=f"{candidate.trouble}"))
+            if all(result.score is not None for _, result in found.values()):
+                pair = journal.keep(slot, found)
+                if "REEF_FAILPOINT" in os.environ:
+                    failpoints.hit("evolve-pair")
+                return pair
+            last = candidate.trouble or incumbent.trouble or ""
+        raise Outage(f"task {slot.task} could not be run {self._settings.retries + 1} times: {last}")
+
+    def _side(self, journal: Journal, slot: Slot, side: str, tree: Tree) -> Result:
+        if slot.stage == "screen" and side == "incumbent":
+            known = journal.reusable(tree.content_id, slot.task, slot.number)
+            if known is not None:
+                return Result(known, said="an earlier step's result", reused=True)
+        task = self._tasks[slot.task]
+        name = f"{journal.step_id}-{slot.number}-{side}"
+
+        def episode() -> Result:
+            return self._machine.run(self._machine.spec(name, tree, task, slot.seed))
+
+        return result_of(self._evaluate, Trial(tree, task, slot.seed, side, episode))
+
+    def _over(self, journal: Journal, seconds: float) -> str | None:
+        """Which of the step's budgets is spent, in words."""
+        limits, spent = self._settings, journal.spent()
+        cost = (spent.tokens_in * limits.price_in + spent.tokens_out * limits.price_out) / 1e6
+        for name, used, limit in (
+            ("max_calls", spent.calls, limits.max_calls),
+            ("max_minutes", seconds / 60, limits.max_minutes),
+            ("max_tokens", spent.tokens_in + spent.tokens_out, limits.max_tokens),
+            ("max_cost", cost, limits.max_cost),
+        ):
+            if limit and used >= limit:
+                return f"{name} is {limit:g}, and {used:.4g} are spent"
+        return None
+
+    def _say(self, rule: Rule, pair: Pair, gate: GateSettings) -> None:
+        done = pair.slot.number + 1
+        self.doing = {**self.doing, "phase": pair.slot.stage, "pairs": done, "pairs_at_most": gate.screen + gate.pairs}
+
+
+_STATES = {
+    Decision.ACCEPT: "published",
+    Decision.HOLD: "held",
+    Decision.REJECT: "rejected",
+    Decision.INCONCLUSIVE: "inconclusive",
+}
+
+
+def _metrics(verdict: Verdict, journal: Journal) -> dict[str, float]:
+    pairs, spent = verdict.evidence["pairs"], journal.spent()
+    found = {"pairs": float(len(pairs)), "episodes": float(spent.episodes), "model_calls": float(spent.calls),
+             "tokens": float(spent.tokens_in + spent.tokens_out), "episode_seconds": round(spent.seconds, 1)}  # fmt: skip
+    if pairs:
+        found["candidate_mean"] = sum(pair[5] for pair in pairs) / len(pairs)
+        found["incumbent_mean"] = sum(pair[6] for pair in pairs) / len(pairs)
+    return found

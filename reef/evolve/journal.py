@@ -1,0 +1,168 @@
+"""What a step of evolution has done so far, kept as it goes: a killed daemon goes on where it was, and counts nothing twice.
+
+Two tables of the store: ``proposals`` (one row a step) and ``episodes`` (one row for each finished side of a pair).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reef.evolve.episode import Result
+from reef.evolve.values import Proposal, Rejected, proposal_of
+from reef.gate import Pair, Slot
+from reef.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a step has used so far: episodes, model calls and tokens of agents and proposer, seconds of episodes."""
+
+    episodes: int
+    seconds: float
+    calls: int
+    tokens_in: int
+    tokens_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The journal of one step; every method is durable when it returns."""
+
+    store: Store
+    scenario: str
+    step_id: str
+
+    def proposal(self) -> Proposal | None:
+        """The step's proposal, None when none was made yet."""
+        with self.store.reading() as db:
+            row = db.execute("SELECT proposal FROM proposals WHERE step_id = ?", (self.step_id,)).fetchone()
+        return None if row is None else proposal_of(json.loads(row[0]))
+
+    def keep_proposal(self, proposal: Proposal, parent: str, origin: str, seen: Mapping[str, Any]) -> None:
+        """Keep what was proposed for ``parent`` (a content id), by whom, and what it was made from."""
+        values = (
+            self.step_id,
+            self.scenario,
+            parent,
+            origin,
+            json.dumps(proposal.as_dict()),
+            json.dumps(dict(seen)),
+            time.time(),
+        )
+        self.store.write(
+            lambda db: db.execute(
+                "INSERT OR IGNORE INTO proposals(step_id, scenario_id, parent, origin, proposal, seen, created_at)"
+                " SELECT ?, id, ?, ?, ?, ?, ? FROM scenarios WHERE name = ?",
+                (values[0], *values[2:], values[1]),
+            )
+        )
+
+    def judged(self, state: str, reason: str) -> None:
+        """How the proposal ended: refused, rejected, inconclusive, held or published."""
+        self.store.write(
+            lambda db: db.execute(
+                "UPDATE proposals SET state = ?, reason = ? WHERE step_id = ?", (state, reason, self.step_id)
+            )
+        )
+
+    def rejected(self, limit: int = 10) -> list[Rejected]:
+        """Earlier proposals of the scenario that were not published, newest first."""
+        with self.store.reading() as db:
+            rows = db.execute(
+                "SELECT p.proposal, p.reason FROM proposals p JOIN scenarios s ON s.id = p.scenario_id WHERE s.name = ?"
+                " AND p.state IN ('refused','rejected','inconclusive') ORDER BY p.seq DESC LIMIT ?",
+                (self.scenario, limit),
+            ).fetchall()
+        return [
+            Rejected(one["why"], _summary(one), reason or "")
+            for one, reason in ((json.loads(text), why) for text, why in rows)
+        ]
+
+    def pair(self, slot: Slot) -> Pair | None:
+        """A pair that was run to its end, None when it was not: half a pair counts for nothing."""
+        with self.store.reading() as db:
+            rows = db.execute(
+                "SELECT side, score FROM episodes WHERE step_id = ? AND number = ?", (self.step_id, slot.number)
+            ).fetchall()
+        found = {side: float(score) for side, score in rows}
+        return Pair(slot, found["candidate"], found["incumbent"]) if len(found) == 2 else None
+
+    def keep(self, slot: Slot, results: Mapping[str, tuple[str, Result]]) -> Pair:
+        """Keep both sides of a pair, content id and result each, in one transaction."""
+        now = time.time()
+        rows = []
+        for side, (content_id, result) in results.items():
+            detail = {
+                name: getattr(result, name)
+                for name in ("said", "calls", "seconds", "transcript", "sandboxed", "reused")
+            }
+            rows.append(
+                (
+                    self.step_id,
+                    slot.number,
+                    side,
+                    content_id,
+                    slot.task,
+                    slot.seed,
+                    result.score,
+                    json.dumps(detail),
+                    now,
+                )
+            )
+        self.store.write(lambda db: db.executemany("INSERT OR IGNORE INTO episodes VALUES (?,?,?,?,?,?,?,?,?)", rows))
+        kept = self.pair(slot)
+        assert kept is not None
+        return kept
+
+    def reusable(self, content_id: str, task: str, number: int) -> float | None:
+        """A result of an earlier step's tree on ``task``, for the screen only (docs/gate.md): the ``number``-th newest."""
+        with self.store.reading() as db:
+            row = db.execute(
+                "SELECT score FROM episodes WHERE content_id = ? AND task = ? AND step_id <> ? AND"
+                " NOT json_extract(result, '$.reused') ORDER BY created_at DESC LIMIT 1 OFFSET ?",
+                (content_id, task, self.step_id, number),
+            ).fetchone()
+        return None if row is None else float(row[0])
+
+    def spent(self) -> Spent:
+        """Counted from what is stored: its episodes, and the recorded calls that carry its id."""
+        begin, end = f"{self.step_id}-", f"{self.step_id}."
+        with self.store.reading() as db:
+            episodes, seconds = db.execute(
+                "SELECT COUNT(*), COALESCE(SUM(json_extract(result, '$.seconds')), 0) FROM episodes WHERE step_id = ?"
+                " AND NOT json_extract(result, '$.reused')",
+                (self.step_id,),
+            ).fetchone()
+            calls = db.execute(
+                "SELECT COUNT(*), COALESCE(SUM(json_extract(meta, '$.usage.input_tokens')), 0),"
+                " COALESCE(SUM(json_extract(meta, '$.usage.output_tokens')), 0) FROM records WHERE session > ? AND session < ?",
+                (begin, end),
+            ).fetchone()
+        return Spent(int(episodes), float(seconds), *map(int, calls))
+
+    def tested(self) -> tuple[int, int]:
+        """How many candidates of the scenario were tested before this one, and how many of them were published.
+
+        A candidate that its screen ended was not tested: the screen's pairs are no evidence, so it spends no error.
+        """
+        with self.store.reading() as db:
+            row = db.execute(
+                "SELECT COUNT(*), COALESCE(SUM(p.state IN ('published','held')), 0) FROM proposals p JOIN scenarios s ON"
+                " s.id = p.scenario_id WHERE s.name = ? AND p.tested = 1 AND p.step_id <> ?"
+                " AND p.seq < COALESCE((SELECT seq FROM proposals WHERE step_id = ?), 1 << 62)",
+                (self.scenario, self.step_id, self.step_id),
+            ).fetchone()
+        return int(row[0]), int(row[1])
+
+    def testing(self) -> None:
+        """From here on the candidate counts as tested: its screen is over."""
+        self.store.write(lambda db: db.execute("UPDATE proposals SET tested = 1 WHERE step_id = ?", (self.step_id,)))
+
+
+def _summary(proposal: Mapping[str, Any]) -> str:
+    edits = ", ".join(f"{one['action']} {one['kind']}/{one['name']}" for one in proposal["edits"])
+    return f"{edits or 'nothing'} ({' '.join(str(proposal['why']).split())[:200]})"

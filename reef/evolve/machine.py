@@ -1,0 +1,157 @@
+"""Where steps run: the daemon of a home, called as any client calls it, the agent's program, and an executor for episodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from reef.client import ReefClient, content_text
+from reef.errors import NotFound, ReefError
+from reef.evolve.episode import Result, Spec
+from reef.evolve.executors import Executor
+from reef.evolve.propose import cut_middle, run_text
+from reef.evolve.tasks import TaskFolder
+from reef.evolve.values import Outage, Transcript
+from reef.harness.adapters import adapter
+from reef.harness.place import agents_dir
+from reef.harness.program import ensure, start_of
+from reef.harness.tree import Tree
+
+_ASK_S = 600.0
+_LONGEST_ANSWER = 256 * 1024
+
+
+class DaemonMachine:
+    """The Machine of a running daemon. Address and token are read from its home, as the command line does."""
+
+    def __init__(
+        self, home: Path, scenario: str, agent: str, executor: Executor, *, sandbox: str, calls: int, model: str | None
+    ) -> None:
+        self._home, self._scenario, self._agent, self._executor = home, scenario, agent, executor
+        self._sandbox, self._calls, self._named = sandbox, calls, model
+
+    def spec(self, episode: str, tree: Tree, task: TaskFolder, seed: int) -> Spec:
+        """An episode on this daemon; the agent's program is installed when it is not there."""
+        agents, agent = agents_dir(), adapter(self._agent)
+        ensure(agents, agent, lambda stage, done, total: None)
+        start = start_of(agents, agent)
+        with self._client() as client:
+            url = client.url
+        folder = {"folder": str(task.folder.resolve())}
+        given = {name: value for name, value in asdict(task).items() if name != "folder"}
+        return Spec(
+            episode,
+            {**given, **folder},
+            tree.as_dict(),
+            self._agent,
+            start,
+            _folders(agents, start),
+            seed,
+            url,
+            self._token(),
+            self._scenario,
+            self._model(),
+            str(self._home / "episodes" / episode.replace("-", "/", 1)),
+            self._calls,
+            self._sandbox,
+        )
+
+    def run(self, spec: Spec) -> Result:
+        """Through the executor."""
+        return self._executor.run(spec)
+
+    def ask(self, session: str, system: str, prompt: str) -> str:
+        """One call of the deployment's model, recorded like any other and never learned from."""
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
+        headers = {"x-reef-session": session, "x-reef-tag-episode": session}
+        try:
+            with self._client() as client:
+                answer = client.http.post(
+                    "/v1/chat/completions", json={"model": self._model(), "messages": messages}, headers=headers
+                )
+        except Exception as error:  # the edge to the HTTP client: whatever it is, the model was not asked
+            raise Outage(f"the model could not be asked: {type(error).__name__}: {error}") from error
+        if answer.status_code != 200:
+            raise Outage(f"the model answered {answer.status_code}: {answer.text[:300]}")
+        text = content_text(answer.json())
+        return text if len(text) <= _LONGEST_ANSWER else cut_middle(text, _LONGEST_ANSWER)
+
+    def transcripts(self, runs: Sequence[Mapping[str, Any]], limit: int) -> list[Transcript]:
+        """What the last call of each run holds: an agent sends its whole conversation with every call."""
+        found: list[Transcript] = []
+        share = limit // max(len(runs), 1)
+        with self._client() as client:
+            for run in runs:
+                feedback = (
+                    run["feedback"]
+                    if isinstance(run["feedback"], str)
+                    else json.dumps(run["feedback"], ensure_ascii=False)
+                )
+                text = self._conversation(client, run["references"], share)
+                said = "" if run["feedback"] is None else cut_middle(feedback, 4000)
+                found.append(Transcript(run["report_id"], run["score"], said, text))
+        return found
+
+    def secrets(self) -> Sequence[str]:
+        """The daemon's token; the provider's key is never in reach of a proposal."""
+        return [self._token()]
+
+    def _conversation(self, client: ReefClient, references: Sequence[str], limit: int) -> str:
+        for reference in reversed(references):
+            try:
+                record = client.record(reference)
+            except NotFound:
+                continue
+            request, response = record.get("request") or {}, record.get("response") or {}
+            messages = request.get("messages") or request.get("input") or ()
+            system = (
+                [{"role": "system", "content": request["system"]}] if isinstance(request.get("system"), str) else []
+            )
+            if isinstance(messages, list) and messages:
+                return run_text([*system, *messages], _said(response), limit)
+        return "(its calls are not kept any more)"
+
+    def _token(self) -> str:
+        return (self._home / "token").read_text(encoding="utf-8").strip()
+
+    def _model(self) -> str:
+        if self._named:
+            return self._named
+        with self._client() as client:
+            return str(client.status()["inference"].get("model") or "default")
+
+    def _client(self) -> ReefClient:
+        try:
+            return ReefClient.from_home(self._home, scenario=self._scenario, actor="evolve", timeout_s=_ASK_S)
+        except ReefError as error:
+            raise Outage(error.message) from error
+
+
+def _said(response: Mapping[str, Any]) -> str:
+    """The text of an answer of any route."""
+    found: list[str] = []
+    for choice in response.get("choices") or ():
+        message = choice.get("message") or {}
+        found += [
+            str(message.get("content") or ""),
+            json.dumps(message["tool_calls"]) if message.get("tool_calls") else "",
+        ]
+    blocks = [part for item in response.get("output") or () for part in item.get("content") or [item]]
+    for block in [*(response.get("content") or ()), *blocks]:
+        found.append(
+            str(block.get("text") or json.dumps(block, ensure_ascii=False)) if isinstance(block, Mapping) else ""
+        )
+    return "\n".join(text for text in found if text) or "(no answer)"
+
+
+def _folders(agents: Path, start: Sequence[str]) -> list[str]:
+    """Folders the agent's program needs, beside the system's."""
+    programs = agents / "programs"
+    needed = [programs] if programs.is_dir() else []
+    first = Path(start[0]).resolve()
+    if not first.is_relative_to("/usr") and not first.is_relative_to(programs) and first.parent.name == "bin":
+        needed.append(first.parents[1])  # a Node.js of the user's own
+    return [str(one) for one in needed]

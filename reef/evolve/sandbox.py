@@ -1,0 +1,130 @@
+"""Where an agent under test runs: bubblewrap with no network and nothing of the host's home, or, without it, a bare process.
+
+Builds command lines and runs them to their end or their deadline; knows nothing of agents, trees or scores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import reef
+from reef.errors import BadConfig
+
+HOME, WORK, CONFIG, SOCKET, PORT = "/home/agent", "/work", "/config", "/run/door.sock", 8900
+"""Where an agent in the sandbox finds its home, its work folder, its configuration and the model."""
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ssl", "/etc/ca-certificates", "/etc/alternatives",
+           "/etc/ld.so.cache")  # fmt: skip
+_PASSWD = "agent:x:{uid}:{gid}::/home/agent:/bin/sh\n"
+_LARGEST_FILE = 2 * 2**30
+_KEPT_OUTPUT = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended. ``timed_out``: it was killed at its deadline. Outputs hold the end of what was written."""
+
+    code: int
+    timed_out: bool
+    seconds: float
+    stdout: str
+    stderr: str
+
+
+@functools.cache
+def bubblewrap() -> str | None:
+    """Why bubblewrap cannot be used here, None when it can. Tried once: it may be there and not be allowed."""
+    if sys.platform != "linux":
+        return "bubblewrap is for Linux"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed (apt install bubblewrap)"
+    tried = subprocess.run(
+        ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"], capture_output=True, text=True
+    )
+    return None if tried.returncode == 0 else f"bubblewrap is not allowed here: {tried.stderr.strip()}"
+
+
+def wants_bubblewrap(mode: str) -> bool:
+    """``bwrap`` asks for it, ``none`` goes without, ``auto`` takes it where it works."""
+    why = bubblewrap()
+    if mode == "bwrap" and why is not None:
+        raise BadConfig(f"sandbox: bwrap, but {why}", hint="install it, or choose sandbox: auto")
+    return mode != "none" and why is None
+
+
+def wrapped(
+    command: Sequence[str], *, environ: Mapping[str, str], cwd: str, binds: Iterable[tuple[Path, str, bool]]
+) -> list[str]:
+    """``command`` inside bubblewrap. ``binds`` are host path, path inside, writable. Nothing else of the host is there
+    but the system's programs and this Python, all read-only."""
+    line = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "episode"]
+    line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", "/run"]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            line += ["--symlink", os.readlink(path), path]
+        elif os.path.exists(path):
+            line += ["--ro-bind", path, path]
+    for program in _python():
+        line += ["--ro-bind", str(program), str(program)]
+    for outside, inside, writable in binds:
+        line += ["--bind" if writable else "--ro-bind", str(outside), inside]
+    for name, value in environ.items():
+        line += ["--setenv", name, value]
+    return [*line, "--chdir", cwd, "--", *command]
+
+
+def _python() -> list[Path]:
+    """Folders that this interpreter and this package need, outermost only."""
+    found = {Path(sys.prefix), Path(sys.base_prefix), Path(reef.__file__).parent}
+    found = {path for path in found if not path.is_relative_to("/usr")}
+    return sorted(path for path in found if not any(path != other and path.is_relative_to(other) for other in found))
+
+
+def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None, cwd: Path | None) -> Ended:
+    """Run to the end or the deadline, when everything it started is killed. ``environ`` None: this process's own.
+
+    Output goes to files, so that a process left behind cannot keep a pipe open.
+    """
+    limited = (
+        ["prlimit", f"--fsize={_LARGEST_FILE}", "--core=0", "--", *command] if shutil.which("prlimit") else command
+    )
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        began = time.monotonic()
+        child = subprocess.Popen(
+            limited, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environ, cwd=cwd, start_new_session=True
+        )
+        timed_out = False
+        try:
+            child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # its group lives on as long as anybody is in it
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        return Ended(child.returncode, timed_out, time.monotonic() - began, _tail(out), _tail(err))
+
+
+def _tail(file: object) -> str:
+    assert hasattr(file, "seek") and hasattr(file, "read")
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _KEPT_OUTPUT))
+    return str(file.read().decode("utf-8", "replace"))
+
+
+def passwd(folder: Path) -> tuple[Path, str, bool]:
+    """A bind of an ``/etc/passwd`` that holds the agent alone."""
+    file = folder / "passwd"
+    file.write_text(_PASSWD.format(uid=os.getuid(), gid=os.getgid()), encoding="utf-8")
+    return file, "/etc/passwd", False

@@ -1,0 +1,145 @@
+"""evolve: failed runs become a better harness. A batch of reports, a proposal, episodes of both, a verdict, a release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from reef.config import knob
+from reef.core.artifacts import Candidate, Verdict
+from reef.dotted import imported
+from reef.errors import BadConfig
+from reef.evolve.backend import EvolveSettings, LocalTrainingBackend
+from reef.evolve.executors import Executor, LocalExecutor, RayExecutor
+from reef.evolve.machine import DaemonMachine
+from reef.evolve.processor import EvolveProcessor, prepare_evolve_step
+from reef.evolve.sandbox import wants_bubblewrap
+from reef.evolve.tasks import read_tasks
+from reef.gate import GateSettings
+from reef.harness.adapters import adapter
+from reef.harness.tree import KINDS
+from reef.recipes.harness import HarnessRecipe
+from reef.recipes.registry import register_kind
+from reef.records import RecordStore
+from reef.train.loop import Trainer
+
+
+@register_kind("evolve")
+@dataclass(frozen=True, kw_only=True)
+class EvolveRecipe(HarnessRecipe):
+    """Improve the harness of an agent from reports of failed runs, by comparing proposals on tasks."""
+
+    tasks: Path | None = knob(None, "folder of tasks that proposals are compared on", env="REEF_TASKS")
+    adapter: str = knob("minimal", "agent of the episodes: minimal, pi, claude, codex, opencode", env="REEF_ADAPTER")
+    batch_size: int = knob(1, "failed reports per step", env="REEF_EVOLVE_BATCH_SIZE", gt=0)
+    fail_below: float = knob(0.5, "a report with a score under this is a failed run")
+    learn_from: str = knob("failed", "failed: only failed runs; all: every report", choices=("failed", "all"))
+    kinds: str = knob("rules skill agent_command", "kinds of entries a proposal may change")
+    mode: str = knob(
+        "auto", "auto: the gate publishes; hybrid: only rules and skills; manual: a person does",
+        choices=("auto", "hybrid", "manual"),
+    )  # fmt: skip
+    propose: str = knob("reef.evolve.propose:propose", "what makes a proposal: package.module:function")
+    evaluate: str = knob("reef.evolve.evaluate:evaluate", "what scores a tree on a task: package.module:function")
+    gate: str = knob("paired-e", "rule: paired-e, wins or floor", choices=("paired-e", "wins", "floor"))
+    gate_alpha: float = knob(0.05, "share of published releases that may be no improvement", gt=0)
+    gate_screen: int = knob(10, "pairs of the screen, which is no evidence", ge=0)
+    gate_pairs: int = knob(200, "most pairs of the test", gt=0)
+    gate_graded: bool = knob(False, "scores may lie between 0 and 1")
+    gate_margin: float = knob(0.0, "above 0: a proposal must only be not worse by more", ge=0)
+    gate_repeats: int = knob(1, "how often wins and floor run each task", gt=0)
+    gate_floor: float = knob(0.5, "what floor asks for", ge=0)
+    sandbox: str = knob("auto", "auto, bwrap (or no start) or none", choices=("auto", "bwrap", "none"))
+    executor: str = knob("local", "where episodes run", choices=("local", "ray"))
+    executor_address: str | None = knob(None, "address of the Ray cluster; none starts one here")
+    parallel: int = knob(1, "pairs that run at the same time", gt=0)
+    episode_calls: int = knob(50, "most model calls of an episode", gt=0)
+    max_steps: int = knob(0, "most steps of a scenario, 0 for no limit", ge=0)
+    max_calls: int = knob(0, "most model calls of a step, 0 for no limit", ge=0)
+    max_minutes: float = knob(0.0, "most minutes of a step, 0 for no limit", ge=0)
+    max_tokens: int = knob(0, "most tokens of a step, 0 for no limit", ge=0)
+    max_cost: float = knob(0.0, "most a step may cost at the prices below, 0 for no limit", ge=0)
+    price_in: float = knob(0.0, "price of a million prompt tokens", ge=0)
+    price_out: float = knob(0.0, "price of a million answer tokens", ge=0)
+    model: str | None = knob(None, "model of proposals and episodes; none: the deployment's")
+    name: str = "evolve"
+    summary: ClassVar[str] = "failed runs become better rules and skills, if they win"
+
+    def __post_init__(self) -> None:
+        """Everything that can be wrong is wrong before the first report."""
+        super().__post_init__()
+        adapter(self.adapter)
+        wants_bubblewrap(self.sandbox)
+        self._kinds()
+        for path in (self.propose, self.evaluate):
+            if not callable(imported(path, "recipe", "recipe")):
+                raise BadConfig(f"{path} is no function", hint="package.module:function")
+        read_tasks(self._tasks_folder())
+        GateSettings(**self._gate())
+
+    def build(self, scenario: str, records: RecordStore) -> Trainer:
+        """A trainer whose steps are made by LocalTrainingBackend."""
+        if records.store.path is None:
+            raise BadConfig("evolve needs a home on disk: episodes and trees lie there")
+        home = records.store.path.parent
+        executor: Executor = RayExecutor(self.executor_address) if self.executor == "ray" else LocalExecutor()
+        machine = DaemonMachine(
+            home, scenario, self.adapter, executor, sandbox=self.sandbox, calls=self.episode_calls, model=self.model
+        )
+        backend = LocalTrainingBackend(
+            home,
+            records.store,
+            self.seed_tree(),
+            settings=EvolveSettings(
+                kinds=self._kinds(),
+                mode=self.mode,
+                gate=GateSettings(**self._gate()),
+                parallel=self.parallel,
+                **{name: getattr(self, name) for name in _LIMITS},
+            ),
+            tasks=read_tasks(self._tasks_folder()),
+            machine=machine,
+            propose=imported(self.propose, "recipe", "recipe"),
+            evaluate=imported(self.evaluate, "recipe", "recipe"),
+            knobs={name: getattr(self, name) for name in self.knobs()},
+        )
+        return Trainer(
+            scenario,
+            records,
+            runtime=backend,
+            processor=EvolveProcessor,
+            config={name: getattr(self, name) for name in ("batch_size", "fail_below", "learn_from")},
+            prepare=prepare_evolve_step,
+            gate=_compared,
+            recipe=self.name,
+        )
+
+    def _tasks_folder(self) -> Path:
+        if self.tasks is None:
+            raise BadConfig(
+                f"recipe {self.name} needs tasks to compare proposals on", hint="reef.tasks: a folder, see docs/harness.md",
+                field="reef.tasks",
+            )  # fmt: skip
+        return self.tasks
+
+    def _kinds(self) -> frozenset[str]:
+        kinds = frozenset(self.kinds.replace(",", " ").split())
+        if odd := sorted(kinds - set(KINDS)) or ([] if kinds else ["(none)"]):
+            raise BadConfig(
+                f"reef.kinds: {odd[0]!r} is no kind of entry", hint=f"kinds: {', '.join(KINDS)}", field="reef.kinds"
+            )
+        return kinds
+
+    def _gate(self) -> dict[str, Any]:
+        given = {name.removeprefix("gate_"): getattr(self, name) for name in self.knobs() if name.startswith("gate_")}
+        return {"rule": self.gate, **given}
+
+
+_LIMITS = ("max_steps", "max_calls", "max_minutes", "max_tokens", "max_cost", "price_in", "price_out")
+
+
+def _compared(candidate: Candidate) -> Verdict:
+    """The gate of a candidate that was compared while it was made."""
+    assert candidate.verdict is not None
+    return candidate.verdict

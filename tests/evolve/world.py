@@ -1,0 +1,99 @@
+"""A model that can be scripted as a function, tasks in a folder, and evaluations that need no agent. Used by tests/evolve."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from reef.evolve.evaluate import Trial
+from reef.evolve.values import ProposeContext
+from reef.inference.testing import _Server
+
+Mind = Callable[[Mapping[str, Any]], Mapping[str, Any] | int]
+"""The assistant message for a request's body, or a status to fail with."""
+
+
+class Thinker(_Server):
+    """An OpenAI-speaking model whose answers are a function of the request. ``seen`` keeps the bodies."""
+
+    def __init__(self, mind: Mind) -> None:
+        super().__init__()
+        self.mind = mind
+        self.seen: list[dict[str, Any]] = []
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/chat/completions", self._answer)]
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.seen.append(body)
+        message = self.mind(body)
+        if isinstance(message, int):
+            return web.json_response({"error": {"message": "the provider is down"}}, status=message)
+        finish = "tool_calls" if message.get("tool_calls") else "stop"
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        head = {"id": "c1", "created": 1, "model": "thinker"}
+        if not body.get("stream"):
+            choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
+            return web.json_response({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        calls = [{"index": at, **call} for at, call in enumerate(message.get("tool_calls") or ())]
+        delta = {"role": "assistant", **message, **({"tool_calls": calls} if calls else {})}
+        for choices in ([{"index": 0, "delta": delta}], [{"index": 0, "delta": {}, "finish_reason": finish}]):
+            chunk = {**head, "object": "chat.completion.chunk", "choices": choices, "usage": usage}
+            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def prompt_of(body: Mapping[str, Any]) -> str:
+    """All text of a request."""
+    return json.dumps(body["messages"], ensure_ascii=False)
+
+
+def is_proposer(body: Mapping[str, Any]) -> bool:
+    return "You improve the harness" in prompt_of(body)
+
+
+def edits(*put: tuple[str, str, str], why: str = "it helps") -> dict[str, Any]:
+    """An answer of the proposer."""
+    made = [{"action": "put", "kind": kind, "name": name, "text": text} for kind, name, text in put]
+    return {"content": json.dumps({"why": why, "edits": made})}
+
+
+def make_tasks(folder: Path, *names: str, protected: str = "") -> Path:
+    """Task folders: "write yes into answer.txt"; the check looks for it."""
+    for name in names:
+        task = folder / name
+        (task / "setup").mkdir(parents=True)
+        (task / "prompt.md").write_text(f"Job {name}: write yes into answer.txt", encoding="utf-8")
+        (task / "setup" / "notes.txt").write_text("nothing here\n", encoding="utf-8")
+        check = "import pathlib, sys\nfile = pathlib.Path('answer.txt')\nsys.exit(0 if file.exists() and file.read_text().strip() == 'yes' else 1)\n"
+        (task / "check.py").write_text(check, encoding="utf-8")
+        if name == protected:
+            (task / "task.toml").write_text("protected = true\n", encoding="utf-8")
+    return folder
+
+
+# -- named in settings of daemons under test
+
+
+def by_words(trial: Trial) -> float:
+    """A tree that says "carefully" passes; others are right now and then."""
+    good = any("carefully" in one.text for one in trial.tree)
+    return 1.0 if good else float(random.Random(f"{trial.seed}/{trial.side}").random() < 0.3)
+
+
+def coin(trial: Trial) -> float:
+    """Right with probability 0.5 whatever the harness says."""
+    return float(random.Random(f"{trial.seed}/{trial.side}").random() < 0.5)
+
+
+def crash(context: ProposeContext) -> Any:
+    raise RuntimeError("the proposer crashed")
