@@ -1,4 +1,4 @@
-"""A step of evolution through a real daemon: reports in, a proposal, pairs, a verdict, a release; and what goes wrong on the way."""
+"""A step of evolution through a real daemon: reports in, a proposal, pairs, a verdict; and what goes wrong on the way."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ def evolving(tmp_path: Path, mind: Mind, **settings: str) -> Iterator[tuple[Daem
         "reef_recipe": "evolve", "reef_tasks": str(tasks), "reef_evaluate": "tests.evolve.world:by_words",
         "reef_upstream_model": "thinker", **settings,
     }  # fmt: skip
-    with on_thread(Thinker(mind)) as thinker:
-        with daemon(tmp_path / "home", reef_upstream_url=thinker.url, **given) as one, one.client() as client:
-            yield one, client, thinker
+    with (
+        on_thread(Thinker(mind)) as thinker,
+        daemon(tmp_path / "home", reef_upstream_url=thinker.url, **given) as one,
+        one.client() as client,
+    ):
+        yield one, client, thinker
 
 
 def fail(client: ReefClient, feedback: str = "missed the empty-token case") -> str:

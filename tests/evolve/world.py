@@ -74,12 +74,16 @@ def make_tasks(folder: Path, *names: str, protected: str = "") -> Path:
         (task / "setup").mkdir(parents=True)
         (task / "prompt.md").write_text(f"Job {name}: write yes into answer.txt", encoding="utf-8")
         (task / "setup" / "notes.txt").write_text("nothing here\n", encoding="utf-8")
-        check = "import pathlib, sys\nfile = pathlib.Path('answer.txt')\nsys.exit(0 if file.exists() and file.read_text().strip() == 'yes' else 1)\n"
-        (task / "check.py").write_text(check, encoding="utf-8")
+        (task / "check.py").write_text(_CHECK, encoding="utf-8")
         if name == protected:
             (task / "task.toml").write_text("protected = true\n", encoding="utf-8")
     return folder
 
+
+_CHECK = """import pathlib, sys
+file = pathlib.Path('answer.txt')
+sys.exit(0 if file.exists() and file.read_text().strip() == 'yes' else 1)
+"""
 
 # -- named in settings of daemons under test
 

@@ -114,7 +114,7 @@ def test_a_call_may_come_back_in_the_transaction_that_records_it(tmp_path: Path)
         same = records.submit(AgentRecord.create("s", RequestType.INFERENCE, back, "a"))
         other = records.submit(AgentRecord.create("s", RequestType.INFERENCE, {**back, "request": {"n": 2}}, "a"))
     first.result()
-    assert same.result().agent_record_id == "a"
+    assert same.result()[0].agent_record_id == "a"
     with pytest.raises(Conflict, match="other content"):
         other.result()
     records.close()
@@ -128,7 +128,7 @@ def test_an_item_that_is_wrong_in_itself_fails_alone(tmp_path: Path) -> None:
         wrong = [submit(lambda db, text=text: (db.execute("INSERT INTO report_refs VALUES ('x', 1)"), db.execute(text)))
                   for text in ("INSERT INTO nowhere VALUES (1)", "SELECT json_extract('{', '$.a')")]  # fmt: skip
         after = records.submit(inference("after"))
-    assert {before.result().agent_record_id, after.result().agent_record_id} == {"before", "after"}
+    assert {before.result()[0].agent_record_id, after.result()[0].agent_record_id} == {"before", "after"}
     for future in wrong:
         with pytest.raises(Unavailable) as told:
             future.result()
