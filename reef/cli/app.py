@@ -94,23 +94,32 @@ def run() -> int:
 def _misused(error: Any, as_json: bool) -> int:
     """What the parser refuses, with the command's usage and the name that was perhaps meant."""
     context, said = getattr(error, "ctx", None), error.format_message()
+    path = "reef" if context is None else context.command_path
     if context is not None and type(error).__name__ == "NoArgsIsHelpError":
         if not as_json:
             typer.echo(context.get_help(), err=True)
             return 2
         said = "no command is given"
-    if (option := getattr(error, "option_name", None)) is not None and context is not None:
-        known, meant = [name for one in context.command.params for name in (*one.opts, *one.secondary_opts)], option
-    else:
-        known, meant = (
-            list(getattr(context and context.command, "commands", ())),
-            (re.findall("'(.*?)'", said) or [""])[0],
-        )
-    near = difflib.get_close_matches(meant, known, n=1)
-    guess = f"did you mean {near[0]}? " if near else ""
     message = re.split(r" ?\(?(?:Did you mean|Possible options)", said)[0].rstrip(".")
     if context is not None and not as_json:
         talk.print(Text(context.get_usage()))
-    hint = f"{guess}see: {'reef' if context is None else context.command_path} --help"
+    hint = f"{_meant(error, context, path)}see: {path} --help"
     show_error(BadRequest(message, hint=hint, code="usage"), as_json=as_json)
     return 2
+
+
+def _meant(error: Any, context: Any, path: str) -> str:
+    """The flag or command that was perhaps meant, nothing where none is near."""
+    if context is None:
+        return ""
+    option: str | None = getattr(error, "option_name", None)
+    commands = getattr(context.command, "commands", {})
+    if option is None:
+        typed = (re.findall("'(.*?)'", error.format_message()) or [""])[0]
+        near = difflib.get_close_matches(typed, commands, n=1)
+    else:
+        near = difflib.get_close_matches(option, [name for one in context.command.params for name in one.opts], n=1)
+        below = (name for name, one in commands.items() for item in one.params if option in item.opts)
+        if (name := next(below, None)) is not None:
+            return f"it stands behind the command, as in: {path} {name} {option}; "
+    return f"did you mean {near[0]}? " if near else ""

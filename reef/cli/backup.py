@@ -59,7 +59,7 @@ def restore(
     folder = home_of(home)
     if not file.is_file():
         said = "is a directory" if file.is_dir() else "is not there"
-        raise NotFound(f"{file} {said}", hint="name a file that reef backup wrote")
+        raise NotFound(f"{file} {said}", hint="name a file that a backup made")
     with bar() as progress:
         made = read(file, folder, force=force, progress=progress)
     if as_json:

@@ -10,7 +10,7 @@ import typer
 from reef.cli.bar import bar
 from reef.cli.common import HomeOption, JsonOption, YesOption, confirm, print_json, say, table
 from reef.cli.pick import EMBEDDED_MODEL, models_folder
-from reef.cli.place import home_of
+from reef.cli.place import home_of, place
 from reef.config import load
 from reef.errors import ReefError
 
@@ -31,7 +31,9 @@ def demo(
     behaviour: Annotated[str, typer.Option(help="What to teach; see --list.")] = "plural",
     steps: Annotated[int | None, typer.Option(help="Training steps at most.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of sampling and training.")] = 0,
-    home: Annotated[Path | None, typer.Option("--home", help="Keep the demo's state here.", show_default=False)] = None,
+    home: Annotated[
+        Path | None, typer.Option("--home", help="Keep the demo's state here.", show_default=False, callback=place)
+    ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="List the behaviours and leave.")] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,

@@ -34,6 +34,8 @@ Progress = Callable[[str, int, int | None], None]
 FORMAT = 1
 _DATABASE, _TOKEN, _MANIFEST = "reef.db", "token", "manifest.json"
 _MEMBER = re.compile(r"reef\.db|token|manifest\.json|artifacts/[\w.-]+(/[\w .+=@-]+)+")
+_ZSTD = b"\x28\xb5\x2f\xfd"
+"""What every file of zstd begins with."""
 _STEP_PAGES = 2048
 _PIECE_BYTES = 1 << 20
 _TRIES = 3
@@ -283,6 +285,9 @@ def _unpacked(source: Path, fresh: Path, progress: Progress) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {}
     manifest: dict[str, Any] | None = None
     total = source.stat().st_size
+    with source.open("rb") as raw:
+        if (begin := raw.read(len(_ZSTD))) != _ZSTD:
+            raise _no_backup(source, "it is empty" if not begin else "it is no tar that was compressed with zstd")
     try:
         with (
             source.open("rb") as raw,
@@ -299,7 +304,7 @@ def _unpacked(source: Path, fresh: Path, progress: Progress) -> dict[str, Any]:
                 found[member.name] = _written(file, fresh / member.name)
                 progress("unpacking", raw.tell(), total)
     except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError) as error:
-        raise _no_backup(source, str(error)) from error
+        raise _no_backup(source, f"it is damaged, or was cut short ({error})") from error
     if not isinstance(manifest, dict):
         raise _no_backup(source, "it has no manifest; was it cut short?")
     if manifest.get("format") != FORMAT or int(manifest.get("schema_version", 0)) > len(MIGRATIONS):
@@ -331,7 +336,11 @@ def _written(file: IO[bytes], path: Path) -> dict[str, Any]:
 
 
 def _no_backup(source: Path, said: str) -> ReefError:
-    return BadRequest(f"{source} is no sound backup: {said}", hint="nothing was changed", code="bad_backup")
+    return BadRequest(
+        f"{source} is no sound backup: {said}",
+        hint="name a file that a backup made, whole; nothing was changed",
+        code="bad_backup",
+    )
 
 
 def _sync(folder: Path) -> None:

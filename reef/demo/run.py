@@ -135,7 +135,7 @@ class Demo:
         }
         if running(home) is not None:
             raise Conflict(
-                f"a daemon uses {home} already", hint="stop it with reef down, or give the demo another --home"
+                f"a daemon uses {home} already", hint="stop it with: reef down, or give the demo another --home"
             )
         child = spawn(home, settings)
         try:

@@ -187,9 +187,10 @@ def test_what_is_there_is_refused_or_moved_aside_and_never_deleted(chain: Path, 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda raw, members: raw[: len(raw) // 2], "no sound backup"),
-        (lambda raw, members: b"not a backup at all", "no sound backup"),
-        (lambda raw, members: raw[:200] + bytes([raw[200] ^ 1]) + raw[201:], "no sound backup"),
+        (lambda raw, members: raw[: len(raw) // 2], "no sound backup: it is damaged, or was cut short"),
+        (lambda raw, members: b"not a backup at all", "no sound backup: it is no tar that was compressed with zstd"),
+        (lambda raw, members: b"", "no sound backup: it is empty"),
+        (lambda raw, members: raw[:200] + bytes([raw[200] ^ 1]) + raw[201:], "no sound backup: it is damaged"),
         (lambda raw, members: members | {"reef.db": members["reef.db"][:-4096] + bytes(4096)}, "reef.db"),
         (lambda raw, members: {k: v for k, v in members.items() if k != "manifest.json"}, "no manifest"),
         (lambda raw, members: {"../evil": b"x"} | members, "does not belong"),
