@@ -124,6 +124,8 @@ def known_better(error: ReefError) -> ReefError:
     """What the daemon or the network said, in the words of someone who also sees the state directory."""
     home = home_of(place(None))
     found = discovery(home)
+    if error.code.startswith("upstream_") and not error.hint:  # the shape of a provider's errors has no room for one
+        error.hint = "see: reef status, reef records --state failed"
     if found is None or not (isinstance(error, DaemonUnreachable) or error.code == "unauthorized"):
         return error
     from reef.launch import locked  # what it loads is only needed where something is wrong

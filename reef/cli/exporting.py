@@ -126,7 +126,7 @@ def import_file(
     errors: list[dict[str, Any]] = []
     piped, done = str(file) == "-", 0
     if not piped and file.is_dir():
-        raise BadRequest(f"{file} is a directory", hint="give a file of JSON lines, as reef export writes it")
+        raise BadRequest(f"{file} is a directory", hint="give a file of JSON lines; make one with: reef export -o FILE")
     if not piped and not file.exists():
         raise NotFound(f"there is no file {file}", hint="make one with: reef export -o FILE")
     with contextlib.ExitStack() as held:

@@ -16,7 +16,7 @@ def upstream_fix(code: str) -> str:
     if code in ("upstream_401", "upstream_402", "upstream_403"):
         return "check the key: what the client sends, or REEF_UPSTREAM_API_KEY of the daemon"
     if code in ("upstream_error", "upstream_timeout"):
-        return "reef doctor, and check that it runs and that the address is right (reef down, then: reef up --upstream-url URL)"
+        return "start it, or correct its address: reef down, then: reef up --upstream-url URL"
     return "reef records --state failed, and what the provider says of itself"
 
 

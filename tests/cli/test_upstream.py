@@ -39,11 +39,11 @@ def test_an_upstream_that_is_not_there_is_seen(tmp_path: Path) -> None:
         check = checks(one)["upstream"]
         assert check["state"] == "warning" and f"{address} takes no connection" in check["message"] and check["fix"]
         for words in (("call", "hello"), ("call", "hello", "--no-stream")):
-            refused(reef(tmp_path, *words), 1, "cannot be reached", "upstream URL")
+            refused(reef(tmp_path, *words), 1, "cannot be reached", "upstream URL", "try: see: reef status")
         found = upstream_of(one)
         assert found["failing"] and found["last_failure"]["code"] == "upstream_error"
         said = reef(tmp_path, "status").out
-        assert "FAILING  upstream_error" in said and f"provider m-1 at {address}" in said and "try: reef doctor" in said
+        assert "FAILING  upstream_error" in said and f"provider m-1 at {address}" in said and "try: start it" in said
         check = checks(one, code=1)["upstream"]
         assert (
             check["state"] == "error" and "cannot be reached" in check["message"] and "--upstream-url" in check["fix"]
