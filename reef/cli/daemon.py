@@ -31,7 +31,7 @@ from reef.cli.place import here, home_of
 from reef.cli.reach import upstream_fix
 from reef.cli.tools import fetch_embedded
 from reef.config import load
-from reef.errors import BadRequest, Conflict
+from reef.errors import BadConfig, BadRequest, Conflict
 from reef.launch import running, spawn, stop, wait_ready
 
 _FLAGS = ("host", "port", "upstream-url", "upstream-model", "upstream-api-key", "recipe", "model-path")
@@ -200,12 +200,18 @@ def _settings(
 
 def _check_agreement(found: dict[str, Any], folder: Path, path: Path | None, overrides: dict[str, str]) -> None:
     """Raise Conflict when what is given now is not what the daemon that runs was started with."""
-    from reef.daemon.local import differing
+    from reef.daemon.local import check_recipe, differing
 
     running_with = found.get("settings", {})
     given = load(path, overrides=overrides, home=folder)
-    if not given.service.recipe and running_with.get("reef.recipe"):  # one was picked: its keys are checked against it
-        given = load(path, overrides={**overrides, "reef.recipe": running_with["reef.recipe"]}, home=folder)
+    if not given.service.recipe and (picked := running_with.get("reef.recipe")):  # its keys are checked against it
+        same = load(path, overrides={**overrides, "reef.recipe": picked}, home=folder)
+        try:
+            check_recipe(same)
+            given = same
+        except BadConfig:  # where it cannot be imported from here, nothing can be set of it
+            if same.recipe_settings:
+                raise
     if differences := differing(given, running_with, urlsplit(found["url"]).port or 0):
         raise Conflict(
             f"a daemon runs at {found['url']} with other settings. {'; '.join(differences)}",

@@ -16,8 +16,10 @@ from reef.config import SECTIONS, Config, env_name
 
 _SECRETS = ("reef.token", "reef.upstream_api_key")
 _SAID = ("REEF_HOME", "REEF_SCENARIO")
-_OTHER_VARIABLES = frozenset({*_SAID, "REEF_TRACE", "REEF_FAILPOINT", "REEF_SOAK"})
-"""Read in other places than the configuration, the last ones by whoever looks for faults."""
+_OTHER_VARIABLES = frozenset(
+    {*_SAID, "REEF_NPM_CACHE", "REEF_SEED", "REEF_ENGINE_KEY", "REEF_TRACE", "REEF_FAILPOINT", "REEF_SOAK"}
+)
+"""Read in other places than the configuration: by commands, by children, by whoever looks for faults."""
 
 
 def torch_version() -> str | None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reef.config import load
+from reef.daemon.local import unread_variables
 from reef.inference.testing import Script
 from tests.cli.test_cli import reef, refused, schema
 from tests.clients import answers
+from tests.faults.world import ROOT
 from tests.support import Daemon, daemon, provider
 
 CHAT = {"model": "m-1", "messages": [{"role": "user", "content": "hello"}]}
@@ -143,6 +148,26 @@ def test_variables_that_nothing_reads_are_named(tmp_path: Path) -> None:
     assert check["state"] == "warning" and "REEF_PROT (did you mean REEF_PORT?)" in check["message"]
     ran = reef(tmp_path, "serve", "--port", "99999", **environ)
     assert ran.code == 2
+
+
+def test_every_variable_that_the_code_names_is_known() -> None:
+    named = {
+        name for path in (ROOT / "reef").rglob("*.py") for name in re.findall(r'"(REEF_[A-Z_]+)"', path.read_text())
+    }
+    assert len(named) > 10
+    assert unread_variables(load(None, environ={}), dict.fromkeys(named, "1")) == []
+
+
+def test_up_says_nothing_of_a_recipe_that_cannot_be_imported_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("from reef.recipes.record import RecordRecipe as Mine\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    home = tmp_path / "home"
+    with daemon(home, reef_upstream_url="http://127.0.0.1:9", reef_recipe="mine:Mine"):
+        monkeypatch.delenv("PYTHONPATH")
+        assert schema(reef(home, "up", "--json"), "up")["started"] is False
+        refused(reef(home, "up", "--recipe", "record"), 1, "reef.recipe is record, it runs with mine:Mine")
 
 
 def test_a_bad_value_of_a_variable_says_how_to_be_rid_of_it(tmp_path: Path) -> None:
