@@ -44,8 +44,8 @@ def history(home: Path, records: int, unconsumed: int) -> None:
     pairs = records // 2
     for start in range(0, pairs, STEP_PAIRS):
         numbers = range(start, min(start + STEP_PAIRS, pairs))
-        waiting = [store.submit(one) for number in numbers for one in pair(number)]
-        stored = [one.result().agent_record_id for one in waiting]
+        made = [one for number in numbers for one in pair(number)]
+        stored = [one.agent_record_id for one in store.submit(*made).result()]
         spent = stored[: 2 * max(0, pairs - unconsumed - start)]
         if spent:
             chain.commit(step(start // STEP_PAIRS + 1, spent))
