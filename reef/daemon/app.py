@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reef.config import Config
-from reef.daemon import admin, gateway, harness, metrics, openapi, reports
+from reef.daemon import admin, asks, gateway, harness, metrics, openapi, reports
 from reef.daemon.auth import LOOPBACK, Door
 from reef.daemon.local import torch_version
 from reef.daemon.services import Services
@@ -43,7 +43,15 @@ log = logging.getLogger("reef.daemon")
 _RESERVE_BYTES = 4 * 2**20
 """Room for bookkeeping on a disk that is full."""
 
-routes = [*gateway.routes, *reports.routes, *admin.routes, *harness.routes, *metrics.routes, *openapi.routes]
+routes = [
+    *gateway.routes,
+    *reports.routes,
+    *admin.routes,
+    *harness.routes,
+    *asks.routes,
+    *metrics.routes,
+    *openapi.routes,
+]
 
 
 def build_app(config: Config, token: str) -> Starlette:

@@ -29,6 +29,8 @@ IMPORT_LIMIT = 1000
 """Records of one POST /reef/records."""
 PAGE_LIMIT = 500
 """Rows of one page."""
+REQUEST_CHARS = 20_000
+"""Characters of a request for a change in words."""
 RELEASE_PATTERN = "r[0-9]{1,9}"
 IMPORT_STATES = ("complete", "incomplete", "aborted", "failed")
 
@@ -62,6 +64,14 @@ def _words(values: Any) -> Data:
 def _shape(optional: Mapping[str, Data] | None = None, /, **required: Data) -> Data:
     """An object with these fields; more may be added in later versions."""
     return {"type": "object", "required": list(required), "properties": {**required, **(optional or {})}}
+
+
+def _shape_alone(optional: Mapping[str, Data], /, **required: Data) -> Data:
+    """As ``_shape``, for what is sent: a field that nobody knows is refused."""
+    shape = _shape(
+        {"scenario": _or_null(_NAME_OR_EMPTY), "agent_record_id": _or_null(_NAME_OR_EMPTY), **optional}, **required
+    )
+    return {**shape, "additionalProperties": False}
 
 
 _LINEAGE = _or_null(_shape(step=_COUNT, release_id=_or_null(_TEXT)))
@@ -196,6 +206,17 @@ _SCHEMAS: Data = {
         model=_or_null(_TEXT),
         version={"const": TREE_VERSION},
         entries=_list(_shape(kind=_words(KINDS), name=_TEXT, text=_TEXT)),
+    ),
+    "Edit": _shape({"action": _words(("put", "delete")), "text": _TEXT}, kind=_words(KINDS), name=_TEXT),
+    "Proposal": _shape(
+        step_id=_TEXT,
+        origin=_TEXT,
+        state=_words(("open", "refused", "rejected", "inconclusive", "held", "published")),
+        reason=_or_null(_TEXT),
+        created_at=_TIME,
+        proposal=_shape(why=_TEXT, edits=_list(_ref("Edit"))),
+        seen=_OBJECT,
+        release_id=_or_null(_TEXT),
     ),
     "Adapter": _shape(
         name=_TEXT,
@@ -396,6 +417,21 @@ _PATHS: dict[str, Data] = {
         _header("idempotency-key", _NAME_OR_EMPTY, "the report's id, where the body names none"),
         errors=(404, 409),
     ),
+    "/reef/train": _post(
+        "Ask for a change of the harness in words; it is the next step.",
+        _shape_alone({}, request={**_TEXT, "pattern": r"\S", "maxLength": REQUEST_CHARS}),
+        _ref("Stored"),
+        _WORKLOAD,
+        errors=(404, 409),
+    ),
+    "/reef/harness/proposals": _post(
+        "Hand in a change of the harness; it is screened, compared and judged as the next step.",
+        _shape_alone({"why": _TEXT}, edits=_list(_ref("Edit"))),
+        _ref("Stored"),
+        _WORKLOAD,
+        _ACTOR,
+        errors=(404, 409),
+    ),
     "/reef/harness": _get(
         "The harness that a scenario serves, as a tree of texts; a new name creates the scenario.",
         _ref("Harness"),
@@ -484,6 +520,12 @@ _PATHS: dict[str, Data] = {
     ),
     f"{_OF_SCENARIO}/steps": _get(
         "Past steps, newest first.", _shape(steps=_list(_ref("Step"))), _SCENARIO, _LIMIT, errors=(400, 404)
+    ),
+    f"{_OF_SCENARIO}/proposals": _get(
+        "Proposals for the harness, newest first, and what became of them.",
+        _shape(proposals=_list(_ref("Proposal"))),
+        _SCENARIO,
+        errors=(404,),
     ),
     f"{_OF_SCENARIO}/rollback": _act(
         "Serve an earlier release again.",

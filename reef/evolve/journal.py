@@ -163,6 +163,20 @@ class Journal:
         self.store.write(lambda db: db.execute("UPDATE proposals SET tested = 1 WHERE step_id = ?", (self.step_id,)))
 
 
+def proposals(store: Store, scenario: str, limit: int) -> list[dict[str, Any]]:
+    """All proposals of a scenario, newest first, with the release each became."""
+    with store.reading() as db:
+        rows = db.execute(
+            "SELECT p.step_id, p.origin, p.state, p.reason, p.created_at, p.proposal, p.seen, t.release_id FROM proposals p"
+            " JOIN scenarios s ON s.id = p.scenario_id LEFT JOIN steps t ON t.step_id = p.step_id WHERE s.name = ?"
+            " ORDER BY p.seq DESC LIMIT ?",
+            (scenario, limit),
+        ).fetchall()
+    names = ("step_id", "origin", "state", "reason", "created_at", "proposal", "seen", "release_id")
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    return [{**one, "proposal": json.loads(one["proposal"]), "seen": json.loads(one["seen"])} for one in found]
+
+
 def _summary(proposal: Mapping[str, Any]) -> str:
     edits = ", ".join(f"{one['action']} {one['kind']}/{one['name']}" for one in proposal["edits"])
     return f"{edits or 'nothing'} ({' '.join(str(proposal['why']).split())[:200]})"

@@ -41,6 +41,8 @@ class Recipe:
     """What a report must hold, or None when the recipe takes no reports."""
     summary: ClassVar[str] = ""
     """One line for ``reef recipe list``."""
+    takes_requests: ClassVar[bool] = False
+    """True: a change can be asked for in words, or handed in."""
     implemented: ClassVar[bool] = True
     """False: the kind resolves, and build() says that it does not exist yet."""
 

@@ -64,6 +64,7 @@ class EvolveRecipe(HarnessRecipe):
     price_out: float = knob(0.0, "price of a million answer tokens", ge=0)
     model: str | None = knob(None, "model of proposals and episodes; none: the deployment's")
     name: str = "evolve"
+    takes_requests: ClassVar[bool] = True
     summary: ClassVar[str] = "failed runs become better rules and skills, if they win"
 
     def __post_init__(self) -> None:
