@@ -198,6 +198,12 @@ def _backend(config: Config, engine: TorchRuntime | None, serving: ServingTable)
             hint="for example https://api.openai.com, or http://127.0.0.1:11434",
             field="reef.upstream_url",
         )
+    if far.username and service.upstream_api_key:
+        raise BadConfig(
+            "reef.upstream_url names a user, and reef.upstream_api_key is a key: a call can carry only one of them",
+            hint="take the user out of the address, or leave the key out",
+            field="reef.upstream_url",
+        )
     return TranslatingBackend(
         service.upstream_url,
         speaks=dialects_of(service.upstream_api, service.upstream_url),

@@ -148,6 +148,8 @@ class Writer:
                     future.set_result(work(self._connection))
                 except sqlite3.Error as error:
                     future.set_exception(self._failed(store_error(error, self._file.path)))
+                except Exception as error:  # the edge: it is the caller's to see, and this thread must go on
+                    future.set_exception(error)
             batch = [item for item in batch if not item[2]]
             if self._broken:  # by what ran just now: nothing more is committed on this connection
                 self._decline(batch)

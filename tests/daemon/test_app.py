@@ -26,6 +26,7 @@ UPSTREAM = {"reef.upstream_url": "http://127.0.0.1:9"}
         ({"reef.upstream_url": "not a url"}, "reef.upstream_url"),
         ({"reef.upstream_url": "http://[::1"}, "reef.upstream_url"),
         ({"reef.upstream_url": "http://host:99999"}, "reef.upstream_url"),
+        ({"reef.upstream_url": "http://me:pw@far.example", "reef.upstream_api_key": "sk-1"}, "reef.upstream_url"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(

@@ -158,3 +158,16 @@ def test_nothing_is_committed_behind_a_failure_in_the_same_turn(tmp_path: Path) 
         lambda db: db.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'behind'").fetchone()
     ) == (0,)
     store.close()
+
+
+def test_what_runs_between_transactions_may_fail_and_the_writer_goes_on(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path / "reef.db")
+    writer = records.store._writer
+    assert writer is not None
+
+    def wrong(db: sqlite3.Connection) -> None:
+        raise ValueError("a bug of the caller")
+
+    with pytest.raises(ValueError, match="a bug of the caller"):
+        writer.submit(wrong, between=True).result(30)
+    assert records.append(inference("after")).agent_record_id == "after"
