@@ -13,7 +13,21 @@ import typer
 from rich.text import Text
 
 from reef import __version__
-from reef.cli import backup, daemon, doctor, exporting, gate, logs, place, records, releases, scenarios, tools, verify
+from reef.cli import (
+    backup,
+    daemon,
+    doctor,
+    exporting,
+    gate,
+    harness,
+    logs,
+    place,
+    records,
+    releases,
+    scenarios,
+    tools,
+    verify,
+)
 from reef.cli.common import known_better, show_error, talk
 from reef.errors import BadRequest, ReefError
 
@@ -47,7 +61,7 @@ def root(
     """Options of every command."""
 
 
-for module in (daemon, records, scenarios, releases, gate, logs, doctor, verify, backup, exporting, tools):
+for module in (daemon, records, scenarios, releases, gate, harness, logs, doctor, verify, backup, exporting, tools):
     module.add_to(app)
 place.learn(app)
 

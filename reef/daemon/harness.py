@@ -56,7 +56,7 @@ async def install(request: Request) -> Response:
         raise BadRequest("name the agent: ?adapter=", hint=f"one of {', '.join(adapters())}", field="adapter")
     chosen = await asyncio.to_thread(adapter, name)
     scenario = await _scenario(request)
-    return Response(_script(services.url, scenario.name, chosen), media_type="text/x-shellscript")
+    return Response(_script(services, scenario.name, chosen), media_type="text/x-shellscript")
 
 
 async def _scenario(request: Request) -> Scenario:
@@ -132,15 +132,19 @@ main() {{
     echo "  try: pip install reefd, then run this again" >&2
     exit 1
   fi
-  exec "${{reef[@]}}" harness install {adapter} --scenario {scenario} --url {url} </dev/null
+  exec "${{reef[@]}}" harness install {adapter} --scenario {scenario} --url {url} --home {home} </dev/null
 }}
 main
 """
 
 
-def _script(url: str, scenario: str, chosen: Adapter) -> str:
-    """All in one function, so that a script cut short by the network does nothing."""
-    values = {"url": url, "scenario": scenario, "adapter": chosen.name, "python": sys.executable}
+def _script(services: Services, scenario: str, chosen: Adapter) -> str:
+    """All in one function, so that a script cut short by the network does nothing.
+
+    The state directory is where the install looks for the daemon once it listens elsewhere.
+    """
+    values = {"url": services.url, "home": str(services.home.absolute()), "python": sys.executable}
+    values |= {"scenario": scenario, "adapter": chosen.name}
     quoted = {name: shlex.quote(value) for name, value in values.items()}
     return _SCRIPT.format(summary=" ".join(chosen.summary.split()), **quoted)
 

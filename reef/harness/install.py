@@ -6,7 +6,7 @@ A manifest holds the hash of everything that was written. Knows no daemon: the c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,9 +71,12 @@ def sync(place: Place, adapter: Adapter, served: Served, binding: Binding) -> Do
             if path not in known
         }
         # What is about to be written is known beforehand: after a crash it is still ours, and no edit of the user.
-        coming = {path: at.digest(text) for path, text in {**once, **wanted}.items()}
-        if any(known.get(path, {}).get("hash") != one for path, one in coming.items()):
-            place.write(MANIFEST, {**manifest, "coming": {**manifest.get("coming", {}), **coming}})
+        coming: dict[str, list[str]] = manifest.get("coming", {})
+        for path, text in {**once, **wanted}.items():
+            if known.get(path, {}).get("hash") != (one := at.digest(text)) and one not in coming.get(path, ()):
+                coming[path] = [*coming.get(path, ()), one]
+        if coming:
+            place.write(MANIFEST, {**manifest, "coming": coming})
         files: dict[str, dict[str, Any]] = {path: one for path, one in known.items() if path in adapter.once}
         for path, text in once.items():
             if place.text(path) is None:
@@ -81,13 +84,13 @@ def sync(place: Place, adapter: Adapter, served: Served, binding: Binding) -> Do
                 done.written.append(path)
                 files[path] = {"hash": at.digest(text)}
         for path, text in sorted(wanted.items()):
-            mine = {known.get(path, {}).get("hash"), manifest.get("coming", {}).get(path)}
+            mine = {known.get(path, {}).get("hash"), *coming.get(path, ())}
             if path == adapter.settings.file:
                 files[path] = _settle_settings(place, path, text, known.get(path, {}), done)
             else:
                 files[path] = _settle(place, path, text, mine, known.get(path, {}), done)
-        for path in sorted(known.keys() - files.keys()):
-            _take_away(place, path, known[path], manifest.get("coming", {}).get(path), done)
+        for path in sorted((known.keys() | coming.keys()) - files.keys()):
+            _take_away(place, path, known.get(path, {}), coming.get(path, ()), done)
         place.write(BINDING, {**(place.read(BINDING) or {}), **binding.as_dict()})
         place.write(FILE, served.tree.as_dict())
         place.write(
@@ -111,10 +114,10 @@ def uninstall(place: Place) -> Undone:
     with place.locked():
         manifest = place.read(MANIFEST) or {}
         known: dict[str, dict[str, Any]] = manifest.get("files", {})
-        coming: dict[str, str] = manifest.get("coming", {})
+        coming: dict[str, list[str]] = manifest.get("coming", {})
         done = Done("", None)
         for path in sorted({*known, *coming}):
-            _take_away(place, path, known.get(path, {}), coming.get(path), done)
+            _take_away(place, path, known.get(path, {}), coming.get(path, ()), done)
         removed = len(done.removed)
         for name in (FILE, BINDING, RUNS, MANIFEST, ".lock"):
             removed += (place.root / name).exists()
@@ -216,11 +219,12 @@ def _three_way(base: Any, theirs: Any, ours: Any, where: str, lost: list[str]) -
     return result
 
 
-def _take_away(place: Place, path: str, known: Mapping[str, Any], coming: str | None, done: Done) -> None:
+def _take_away(place: Place, path: str, known: Mapping[str, Any], coming: Sequence[str], done: Done) -> None:
     """Remove a file that is not wanted any more, unless it is not as we wrote it."""
     current = place.text(path)
     _drop_beside(place, path, known)
     if current is None:
+        place.drop(path)  # its folder may have been made for it
         return
     if "base" in known:
         try:
@@ -233,7 +237,7 @@ def _take_away(place: Place, path: str, known: Mapping[str, Any], coming: str | 
         elif rest is not None and rest != json.loads(current):
             place.put(path, json.dumps(rest, indent=2, ensure_ascii=False) + "\n")
             done.kept.append(path)
-    elif at.digest(current) in (known.get("hash"), coming):
+    elif at.digest(current) in (known.get("hash"), *coming):
         place.drop(path)
         done.removed.append(path)
     else:

@@ -171,9 +171,10 @@ def remove(root: Path, relative: str) -> None:
     path = inside(root, relative)
     path.unlink(missing_ok=True)
     for folder in path.parents:
-        if folder == root or not folder.is_dir() or any(folder.iterdir()):
+        if folder == root or (folder.is_dir() and any(folder.iterdir())):
             return
-        folder.rmdir()
+        if folder.is_dir():
+            folder.rmdir()
 
 
 def leftovers(root: Path) -> list[str]:

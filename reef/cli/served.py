@@ -1,0 +1,99 @@
+"""What installing and the agents' own commands share: reach the daemon of an install, fetch its harness, bring it in.
+
+An install remembers its daemon; one that now listens elsewhere is found by its state directory.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from reef.cli.common import say
+from reef.client import ReefClient, discovery
+from reef.errors import BadRequest, DaemonUnreachable
+from reef.harness.adapters import Adapter
+from reef.harness.install import BINDING, Done, Served, sync
+from reef.harness.place import Place
+from reef.harness.render import Binding
+from reef.harness.tree import Tree
+
+_REACH_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A harness as the daemon serves it; ``model`` is what the daemon answers with, None where each call names one."""
+
+    served: Served
+    scenario: str
+    model: str | None
+
+
+def fetch(client: ReefClient, scenario: str | None, session: str | None = None) -> Fetched:
+    """The release that ``scenario`` (None: the deployment's default) is served now."""
+    found = client.get("/reef/harness", scenario=scenario, session=session)
+    tree = Tree.from_dict({"version": found.get("version"), "entries": found.get("entries")})
+    return Fetched(Served(str(found["release_id"]), tree), str(found["scenario"]), found.get("model"))
+
+
+def remembered(place: Place) -> dict[str, Any]:
+    """What the install wrote about its daemon."""
+    return place.read(BINDING) or {}
+
+
+def reach(place: Place) -> tuple[ReefClient, Binding]:
+    """A client of the install's daemon, which answers; raises DaemonUnreachable with what to type."""
+    kept = remembered(place)
+    try:
+        binding = Binding(*(str(kept[name]) for name in ("url", "token", "scenario", "model")))
+    except KeyError:
+        again = f"reef harness install {place.adapter}"
+        raise DaemonUnreachable(f"the install in {place.root} does not say where its daemon is", hint=again) from None
+    if os.environ.get("REEF_TOKEN"):
+        binding = replace(binding, token=os.environ["REEF_TOKEN"])
+    client = ReefClient(binding.url, binding.token, scenario=place.scenario, actor=place.adapter, timeout_s=_REACH_S)
+    if client.ready():
+        return client, binding
+    client.close()
+    if kept.get("home"):
+        home = Path(kept["home"])
+        found = discovery(home)
+        if found is not None and found["url"] != binding.url:
+            token = (home / "token").read_text(encoding="utf-8", errors="replace").strip()
+            moved = replace(binding, url=str(found["url"]), token=token)
+            client = ReefClient(moved.url, token, scenario=place.scenario, actor=place.adapter, timeout_s=_REACH_S)
+            if client.ready():
+                return client, moved
+            client.close()
+    where = f" --home {kept['home']}" if kept.get("home") else ""
+    raise DaemonUnreachable(f"no daemon answers at {binding.url}", hint=f"start it with: reef up{where}")
+
+
+def bring(place: Place, adapter: Adapter, client: ReefClient, binding: Binding, session: str | None = None) -> Done:
+    """Make the install what its daemon serves now."""
+    found = fetch(client, place.scenario, session)
+    model = found.model if found.model is not None and not remembered(place).get("own_model") else binding.model
+    return sync(place, adapter, found.served, replace(binding, model=model))
+
+
+def model_of(given: str | None, found: Fetched) -> str:
+    """The model that the agent asks for; raises BadRequest where nobody names one."""
+    model = given or found.model
+    if model is None:
+        raise BadRequest(
+            "the daemon names no model, and the agent's configuration needs one",
+            hint="start the daemon with REEF_UPSTREAM_MODEL, or add: --model ID",
+            field="model",
+        )
+    return model
+
+
+def say_done(done: Done, place: Place) -> None:
+    """What was changed, in a few lines on stderr."""
+    for path in done.kept:
+        beside = (place.config / f"{path}.reef-new").exists()
+        say(f"  kept your {path}" + (f"; the new one lies beside it as {path}.reef-new" if beside else ""))
+    for label in done.left_out:
+        say(f"  left out {label}: {place.adapter} has no place for it", style="dim")

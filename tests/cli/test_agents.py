@@ -1,0 +1,192 @@
+"""reef-AGENT as a user types it: install through curl, run, report, update, roll back, uninstall. Real programs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reef.harness.place import Place
+from tests.cli.test_cli import Ran, refused, schema
+from tests.daemon.test_harness import release
+from tests.harness.world import World, fingerprint, npm_reaches, world
+
+TASK = "Please [[run echo hello > hello.txt]]"
+
+
+@pytest.fixture(scope="session")
+def npm_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of downloads for all tests of a session, also those of other workers."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if base.name.startswith("popen-") else base) / "npm-cache"
+
+
+@pytest.fixture
+def here(tmp_path: Path, npm_cache: Path) -> Iterator[World]:
+    with world(tmp_path, npm_cache) as one:
+        yield one
+
+
+def ok(ran: Ran) -> Ran:
+    assert ran.code == 0, ran.out + ran.err
+    return ran
+
+
+def next_release(here: World, text: str) -> None:
+    """The daemon goes down, a new harness is put behind the head, it comes up on another port."""
+    here.daemon.stop()
+    release(here.daemon, "default", text)
+    here.daemon.start()
+
+
+def story(here: World, name: str, headless: tuple[str, ...], *, transcripts: str, **environ: str) -> None:
+    """The whole path of one agent; what lies outside of Reef's directory never changes."""
+    before = fingerprint(here.home)
+    refused(here.agent(name, *headless, TASK), 4, f"{name} is not installed", f"reef harness install {name}")
+    first = ok(here.curl_install(name))
+    assert f"installed {name}" in first.err and here.token not in first.out + first.err
+    place = Place(here.agents, name, "default")
+    mtimes = {path: path.stat().st_mtime_ns for path in place.root.rglob("*") if path.name != ".lock"}
+    assert f"already current: {name}" in ok(here.curl_install(name)).err
+    assert mtimes == {path: path.stat().st_mtime_ns for path in place.root.rglob("*") if path.name != ".lock"}
+    refused(here.agent(name, "report", "--score", "0"), 4, "has not been run in this folder")
+
+    ran = ok(here.agent(name, *headless, TASK, **environ))
+    assert "done" in ran.out and (here.project / "hello.txt").read_text() == "hello\n"
+    with here.daemon.client("default") as client:
+        calls = [row for row in client.records("default", type="inference") if not row["meta"].get("helper")]
+        assert len(calls) >= 2 and {row["release_id"] for row in calls} == {"r0"}
+        sessions = {row["session"] for row in calls}
+        assert len(sessions) == 1, "one run, one session"
+        assert all(here.token not in client.request_bytes(row["agent_record_id"]).decode() for row in calls)
+        said = schema(
+            here.agent(name, "report", "--score", "0", "--feedback", "missed the empty case", "--json"), "report"
+        )
+        assert set(said["references"]) == {row["agent_record_id"] for row in calls} and said["session"] in sessions
+    other = here.home / "with space"
+    moved = World(here.home, other, here.daemon, here.model, here.cache)
+    refused(moved.agent(name, "report", "--score", "1"), 4, "in this folder")
+
+    kept = [path for path in place.root.glob(transcripts) if path.is_file()]
+    assert kept, "the agent's own record of the run"
+    next_release(here, "Say MARK-second.\n")
+    assert "+Say MARK-second." in ok(here.agent(name, "diff")).out
+    again = ok(here.agent(name, *headless, TASK, **environ))
+    assert "is on r1 now (was r0)" in again.err and "MARK-second" in again.out
+    assert all(path.is_file() for path in kept), "sessions survive an update"
+    ok(here.agent(name, "rollback", "--yes"))
+    assert "MARK-second" not in ok(here.agent(name, *headless, TASK, **environ)).out
+    assert all(path.is_file() for path in kept), "and a rollback"
+    shown = schema(here.agent(name, "status", "--json"), "harness")
+    assert (shown["release_id"], shown["served"], shown["edited"], shown["program"]) == ("r2", "r2", [], "ready")
+    assert schema(here.agent(name, "versions", "--json"), "versions")["installed"] == "r2"
+
+    here.daemon.stop()
+    refused(here.agent(name, *headless, TASK), 3, "no daemon answers at", "reef up")
+    gone = schema(here.agent(name, "uninstall", "--json"), "uninstall")
+    assert gone["kept"] and not any(one in gone["kept"] for one in ("manifest.json", "binding.json"))
+    assert not (here.agents / "programs").exists() and all(path.is_file() for path in kept)
+    assert fingerprint(here.home) == before, "nothing outside of Reef's directory changed"
+
+
+@pytest.mark.slow
+def test_minimal_from_nothing_to_uninstall(here: World) -> None:
+    story(here, "minimal", ("-p",), transcripts="config/sessions/*.jsonl")
+
+
+@pytest.mark.slow
+def test_pi_from_nothing_to_uninstall(here: World) -> None:
+    """The real pi from npm, with a Node.js it can run on."""
+    if (why := npm_reaches("@earendil-works/pi-coding-agent@1.6.0", here.cache)) is not None:
+        pytest.skip(why)
+    story(here, "pi", ("-p",), transcripts="config/sessions/*/*.jsonl")
+
+
+def test_input_exit_code_and_words_are_the_agents_own(here: World) -> None:
+    ok(here.install("minimal"))
+    ran = ok(here.agent("minimal", stdin=f"{TASK}\n\nand [[run cat hello.txt]]\n"))
+    assert ran.out == "done\ndone\n"
+    last = schema(here.agent("minimal", "report", "--score", "1", "--json"), "report")
+    assert len(last["references"]) == 4, "all calls of the run"
+    refused(here.agent("minimal", "--wrong"), 2, "reef-minimal", "--wrong")
+    reached = ok(here.agent("minimal", "--", "report"))
+    assert reached.out.startswith("done"), "a word of Reef's is a prompt behind --"
+    ran = ok(here.agent("minimal", "--help"))
+    assert "report" in ran.err and "usage: reef-minimal" in ran.out
+    assert ok(here.reef("agent", "minimal", "-p", "hello")).out == "done\n"
+    with here.daemon.client() as client:
+        assert len({row["session"] for row in client.records("default", type="inference")}) == 3
+    refused(here.agent("minimal", "report"), 2, "a report needs a score or feedback")
+    refused(here.agent("minimal", "report", "--score", "1", "--session", "no-such"), 4, "made no model call")
+
+
+def test_a_run_goes_on_where_the_last_one_ended(here: World) -> None:
+    ok(here.install("minimal"))
+    ok(here.agent("minimal", "-p", "first MARK-one"))
+    assert "MARK-one" in ok(here.agent("minimal", "--continue", "-p", "second")).out
+
+
+def test_the_users_edit_is_kept_and_said(here: World) -> None:
+    ok(here.install("minimal"))
+    rules = here.agents / "minimal" / "default" / "config" / "rules" / "base.md"
+    rules.write_text("Always MARK-mine.\n")
+    next_release(here, "Say MARK-second.\n")
+    ran = ok(here.agent("minimal", "-p", "hello"))
+    assert "kept your rules/base.md" in ran.err and ran.out == "done MARK-mine\n"
+    assert "MARK-second" in rules.with_name("base.md.reef-new").read_text()
+    shown = schema(here.agent("minimal", "status", "--json"), "harness")
+    assert shown["edited"] == ["rules/base.md"]
+    ok(here.agent("minimal", "uninstall"))
+    assert rules.read_text() == "Always MARK-mine.\n" and not rules.with_name("base.md.reef-new").exists()
+
+
+def test_what_cannot_be_installed_says_why(here: World, tmp_path: Path) -> None:
+    url = here.daemon.url
+    refused(here.reef("harness", "install", "clade", "--url", url), 4, "no adapter 'clade'", "did you mean claude?")
+    refused(here.reef("harness", "install", "pi", "--url", url, REEF_TOKEN=""), 2, "REEF_TOKEN is not set")
+    refused(here.reef("harness", "install", "pi", "--url", url, REEF_TOKEN="wrong"), 1, "no token, or a wrong one")
+    refused(here.reef("harness", "install", "pi", "--url", "http://127.0.0.1:9"), 3, "no answer from")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "env"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    refused(here.reef("harness", "install", "pi", "--url", url, PATH=str(tools)), 1, "npm is needed", "minimal")
+    cut_off = {
+        "npm_config_registry": "http://127.0.0.1:9/",
+        "npm_config_fetch_retries": "0",
+        "REEF_NPM_CACHE": str(tmp_path / "c"),
+    }
+    refused(here.reef("harness", "install", "claude", "--url", url, **cut_off), 1, "npm could not reach its registry")
+    assert schema(here.reef("harness", "adapters", "--json"), "adapters")["adapters"][2]["installed_for"] == []
+
+
+def test_a_daemon_that_names_no_model(tmp_path: Path, npm_cache: Path) -> None:
+    with world(tmp_path, npm_cache) as here:
+        here.daemon.stop()
+        del here.daemon.settings["reef.upstream_model"]
+        here.daemon.start()
+        refused(here.install("minimal"), 2, "names no model", "--model")
+        ok(here.install("minimal", "--model", "m-9"))
+        ok(here.agent("minimal", "-p", "hello"))
+        assert here.model.bodies[-1]["model"] == "m-9"
+        here.daemon.stop()
+        here.daemon.settings["reef.upstream_model"] = "m-2"
+        here.daemon.start()
+        ok(here.install("minimal"))
+        ok(here.agent("minimal", "-p", "hello"))
+        assert here.model.bodies[-1]["model"] == "m-2", "installing again takes the deployment's model"
+
+
+def test_the_model_sees_tools_errors_and_limits(here: World) -> None:
+    """Reef's own agent: what a tool refuses is told to the model, and the run ends."""
+    ok(here.install("minimal"))
+    ok(here.agent("minimal", "-p", "[[run seq 1 20000; exit 3]]"))
+    shown = here.model.bodies[-1]["messages"][-1]["content"]
+    assert "characters left out" in shown and "exit code 3" in shown and len(shown) < 31_000
+    names = {tool["function"]["name"] for tool in here.model.bodies[-1]["tools"]}
+    assert names == {"read", "write", "edit", "bash"}
+    transcript = next((here.agents / "minimal" / "default" / "config" / "sessions").glob("*.jsonl"))
+    assert [json.loads(line)["role"] for line in transcript.read_text().splitlines()][:2] == ["system", "user"]
