@@ -55,6 +55,8 @@ class EvolveRecipe(HarnessRecipe):
     executor_address: str | None = knob(None, "address of the Ray cluster; none starts one here")
     parallel: int = knob(1, "pairs that run at the same time", gt=0)
     episode_calls: int = knob(50, "most model calls of an episode", gt=0)
+    retries: int = knob(3, "how often a pair is run again that failed for another reason than the agent's", ge=0)
+    retry_s: float = knob(5.0, "seconds before the first time, doubled each time", ge=0)
     max_steps: int = knob(0, "most steps of a scenario, 0 for no limit", ge=0)
     max_calls: int = knob(0, "most model calls of a step, 0 for no limit", ge=0)
     max_minutes: float = knob(0.0, "most minutes of a step, 0 for no limit", ge=0)
@@ -137,7 +139,17 @@ class EvolveRecipe(HarnessRecipe):
         return {"rule": self.gate, **given}
 
 
-_LIMITS = ("max_steps", "max_calls", "max_minutes", "max_tokens", "max_cost", "price_in", "price_out")
+_LIMITS = (
+    "retries",
+    "retry_s",
+    "max_steps",
+    "max_calls",
+    "max_minutes",
+    "max_tokens",
+    "max_cost",
+    "price_in",
+    "price_out",
+)
 
 
 def _compared(candidate: Candidate) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from reef.evolve.evaluate import Trial
-from reef.evolve.values import ProposeContext
+from reef.evolve.values import Outage, ProposeContext
 from reef.inference.testing import _Server
 
 Mind = Callable[[Mapping[str, Any]], Mapping[str, Any] | int]
@@ -101,3 +102,17 @@ def coin(trial: Trial) -> float:
 
 def crash(context: ProposeContext) -> Any:
     raise RuntimeError("the proposer crashed")
+
+
+def switched(trial: Trial) -> float:
+    """As ``by_words``, with trouble while a file is there: $REEF_TEST_SWITCH holds outage or broken."""
+    said = Path(os.environ["REEF_TEST_SWITCH"])
+    if said.exists():
+        word = said.read_text(encoding="utf-8")
+        if word == "outage":
+            raise Outage("the provider is down")
+        if word == "broken":
+            raise ValueError("the evaluator is broken")
+        if word == "candidate" and trial.side == "candidate":
+            raise ValueError("this tree breaks the agent")
+    return by_words(trial)

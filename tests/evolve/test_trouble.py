@@ -1,0 +1,109 @@
+"""Trouble in the middle of a step: outages, broken evaluations, kill -9. Nothing is lost, counted twice or held against a tree."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reef.client import ReefClient
+from reef.gate import replay
+from tests.evolve.test_steps import a_step, evolving, fail, helpful, importable
+from tests.evolve.world import edits, is_proposer
+from tests.support import eventually
+
+__all__ = ["importable"]  # the fixture
+
+SWITCHED = {"reef_evaluate": "tests.evolve.world:switched", "reef_retries": "1", "reef_retry_s": "0.01"}
+
+
+@pytest.fixture
+def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("REEF_TEST_SWITCH", str(tmp_path / "switch"))
+    return tmp_path / "switch"
+
+
+def waits(client: ReefClient, word: str) -> str:
+    return str(eventually(lambda: word in (said := client.get("/reef/scenarios/s")["detail"]) and said))
+
+
+@pytest.mark.parametrize(("word", "said"), [("outage", "the provider is down"), ("broken", "invalid: task")])
+def test_trouble_that_is_not_the_agents_is_no_verdict(tmp_path: Path, switch: Path, word: str, said: str) -> None:
+    switch.write_text(word, encoding="utf-8")
+    with evolving(tmp_path, helpful, **SWITCHED) as (_, client, thinker):
+        report = fail(client)
+        waits(client, said)
+        assert (
+            client.get("/reef/scenarios/s")["state"] == "blocked"
+            and client.get("/reef/scenarios/s/steps")["steps"] == []
+        )
+        switch.unlink()
+        client.act("s", "resume")
+        assert a_step(client)["outcome"] == "release"
+        assert client.record(report)["state"] == "consumed"
+        assert sum(is_proposer(body) for body in thinker.seen) == 1  # it is asked once, however often the step is tried
+
+
+def test_a_change_that_breaks_the_agent_loses(tmp_path: Path, switch: Path) -> None:
+    switch.write_text("candidate", encoding="utf-8")
+    with evolving(tmp_path, helpful, **SWITCHED) as (_, client, _):
+        fail(client)
+        step = a_step(client)
+        assert client.release("s", step["release_id"])["state"] == "rejected"
+        assert client.release("s", step["release_id"])["metrics"]["candidate_mean"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "point", ["evolve-proposed", "evolve-pair:3", "evolve-pair:14", "before-step-commit", "before-publish"]
+)
+def test_a_killed_daemon_goes_on_where_it_was(tmp_path: Path, point: str) -> None:
+    with evolving(tmp_path, helpful) as (one, client, thinker):
+        one.stop()
+        one.start(failpoint=point)
+        with one.client() as client:
+            fail(client)
+        assert one.died()
+        one.start()
+        with one.client() as client:
+            step = a_step(client)
+            release = client.release("s", step["release_id"])
+            eventually(lambda: client.release("s", step["release_id"])["state"] == "serving")
+            assert sum(is_proposer(body) for body in thinker.seen) == 1
+            evidence = release["verdict"]["evidence"]
+            assert replay(evidence).reason == release["verdict"]["reason"]
+            assert client.get("/reef/harness", scenario="s")["release_id"] == release["release_id"]
+        with closing(sqlite3.connect(tmp_path / "home" / "reef.db")) as db:
+            counted = db.execute("SELECT COUNT(*), COUNT(DISTINCT number) FROM episodes").fetchone()
+        assert counted == (2 * len(evidence["pairs"]), len(evidence["pairs"]))
+
+
+def test_a_budget_that_is_spent_ends_the_step_without_a_verdict(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful, reef_max_calls="1") as (_, client, _):
+        fail(client)
+        step = a_step(client)
+        release = client.release("s", step["release_id"])
+        assert release["verdict"]["decision"] == "inconclusive" and "max_calls is 1" in release["verdict"]["reason"]
+        again = replay(release["verdict"]["evidence"])
+        assert again.decision.value == "inconclusive" and again.reason == release["verdict"]["reason"]
+
+
+def test_a_hundred_useless_changes(tmp_path: Path) -> None:
+    """Right half the time whatever the harness says, and changes that do nothing: next to none is published."""
+    made = iter(range(1000))
+
+    def harmless(body: Any) -> dict[str, Any]:
+        return edits(("rules", f"note-{next(made)}", "Take a breath.")) if is_proposer(body) else {"content": "done"}
+
+    given = {"reef_evaluate": "tests.evolve.world:coin", "reef_gate_screen": "10"}
+    with evolving(tmp_path, harmless, **given) as (_, client, _):
+        for number in range(1, 31):
+            fail(client)
+            a_step(client, number)
+        steps: list[dict[str, Any]] = client.get("/reef/scenarios/s/steps", limit=100)["steps"]
+        published = sum(client.release("s", step["release_id"])["state"] in ("serving", "published") for step in steps)
+        assert len(steps) == 30 and published <= 2
+        second = client.release("s", steps[0]["release_id"])["verdict"]["evidence"]
+        assert second["level"] < 0.05 * 0.39  # the error budget is carried along
