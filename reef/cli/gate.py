@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -14,11 +14,11 @@ from reef.cli.bar import bar
 from reef.cli.common import HomeOption, JsonOption, ScenarioOption, client_of, out, print_json, scenario_of, table, talk
 from reef.cli.releases import ReleaseArgument
 from reef.errors import BadRequest, Conflict
-from reef.gate import GateSettings, level_of, replay
-from reef.gate.evidence import fewest_wins
-from reef.gate.simulate import Population, Simulated, differing, simulate, typical
 
-_DEFAULT = GateSettings()
+if TYPE_CHECKING:  # loaded by the commands that need it: most of what the command line does needs none of it
+    from reef.gate import GateSettings
+    from reef.gate.simulate import Population, Simulated
+
 gate_app = typer.Typer(no_args_is_help=True, help="How candidates are judged, what that costs, and how sure it is.")
 
 AlphaOption = Annotated[float, typer.Option("--alpha", help="Share of published releases that may be no improvement.")]
@@ -36,14 +36,18 @@ def add_to(app: typer.Typer) -> None:
 def plan(
     effect: Annotated[float, typer.Option("--effect", help="How much better, in pass rate: 0.1 is ten points.")] = 0.1,
     discordance: Annotated[float, typer.Option("--discordance", help="Share of pairs whose sides differ.")] = 0.3,
-    pairs: PairsOption = _DEFAULT.pairs,
-    alpha: AlphaOption = _DEFAULT.alpha,
+    pairs: PairsOption = 200,
+    alpha: AlphaOption = 0.05,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Minutes one episode takes.")] = None,
     cost: Annotated[float | None, typer.Option("--cost", help="What one episode costs, in your currency.")] = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """What it costs to see an effect, before anything is spent. Example: reef gate plan --effect 0.2 --minutes 2"""
+    from reef.gate import GateSettings, level_of
+    from reef.gate.evidence import fewest_wins
+    from reef.gate.simulate import differing
+
     settings = GateSettings(alpha=alpha, pairs=pairs)
     population = _population(lambda: differing(effect, discordance))
     rows: list[dict[str, Any]] = []
@@ -101,9 +105,9 @@ def simulate_rule(
     tasks: Annotated[
         int, typer.Option("--tasks", min=1, help="Tasks: a third fails, a third passes, a third is flaky.")
     ] = 20,
-    rule: RuleOption = _DEFAULT.rule,
-    pairs: PairsOption = _DEFAULT.pairs,
-    alpha: AlphaOption = _DEFAULT.alpha,
+    rule: RuleOption = "paired-e",
+    pairs: PairsOption = 200,
+    alpha: AlphaOption = 0.05,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -111,6 +115,9 @@ def simulate_rule(
 
     Example: reef gate simulate --effect 0 --runs 2000 --rule wins
     """
+    from reef.gate import GateSettings
+    from reef.gate.simulate import typical
+
     settings = GateSettings(rule=rule, alpha=alpha, pairs=pairs)
     population = _population(lambda: typical(tasks, effect))
     found = _run(settings, population, runs, seed, None)
@@ -171,9 +178,11 @@ def replay_release(
         raise BadRequest(
             f"{release_id} was judged by {verdict['rule']}, which compares no pairs", hint="see: reef gate show"
         )
+    from reef.gate import replay
+
     again = replay(verdict["evidence"])
     # Who reviews may hold what the evidence accepts; the evidence itself is the same to the last bit, or it is not this one.
-    same = again.evidence == verdict["evidence"]
+    same = all(verdict["evidence"].get(name) == value for name, value in again.evidence.items())
     if as_json:
         print_json(
             "replay", {"release_id": release_id, "same": same, "decision": again.decision.value, "reason": again.reason}
@@ -206,6 +215,8 @@ def _population(make: Callable[[], Population]) -> Population:
 
 
 def _run(settings: GateSettings, population: Population, runs: int, seed: int, level: float | None) -> Simulated:
+    from reef.gate.simulate import simulate
+
     done = 0
     with bar(bytes=False) as move:
 

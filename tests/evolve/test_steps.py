@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reef.client import ReefClient
+from tests.cli.test_cli import reef
 from tests.evolve.world import Mind, Thinker, edits, is_proposer, make_tasks
 from tests.faults.world import ROOT
 from tests.support import Daemon, daemon, eventually, on_thread
@@ -141,3 +143,23 @@ def test_a_proposer_that_crashes_costs_its_round(tmp_path: Path) -> None:
         assert "the proposer crashed" in a_step(client)["reason"]
         fail(client)
         assert a_step(client, 2)["outcome"] == "refused"
+
+
+def test_the_verdict_of_a_release_can_be_shown_and_computed_again(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful) as (one, client, _):
+        fail(client)
+        release = a_step(client)["release_id"]
+        shown = reef(one.home, "gate", "show", release, "-s", "s")
+        assert shown.code == 0 and "accept by paired-e: better" in shown.out and "screen" in shown.out
+        again = reef(one.home, "gate", "replay", release, "-s", "s", "--json")
+        assert again.document["same"] is True and again.document["decision"] == "accept"
+        first = reef(one.home, "gate", "replay", "r0", "-s", "s")
+        assert first.code == 2 and "was not judged" in first.err
+        db = sqlite3.connect(one.home / "reef.db")
+        with closing(db), db:  # a receipt that somebody has changed
+            db.execute(
+                "UPDATE releases SET verdict = json_set(verdict, '$.evidence.trajectory[0]', 9.0) WHERE release_id = ?",
+                (release,),
+            )
+        changed = reef(one.home, "gate", "replay", release, "-s", "s")
+        assert changed.code == 1 and "gives another verdict" in changed.err

@@ -1,4 +1,4 @@
-"""Trouble in the middle of a step: outages, broken evaluations, kill -9. Nothing is lost, counted twice or held against a tree."""
+"""Trouble in the middle of a step: outages, broken evaluations, kill -9. Nothing is lost, and nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def test_a_hundred_useless_changes(tmp_path: Path) -> None:
 
     given = {"reef_evaluate": "tests.evolve.world:coin", "reef_gate_screen": "10"}
     with evolving(tmp_path, harmless, **given) as (_, client, _):
-        for number in range(1, 31):
+        for number in range(1, 101):
             fail(client)
             a_step(client, number)
-        steps: list[dict[str, Any]] = client.get("/reef/scenarios/s/steps", limit=100)["steps"]
+        steps: list[dict[str, Any]] = client.get("/reef/scenarios/s/steps", limit=200)["steps"]
         published = sum(client.release("s", step["release_id"])["state"] in ("serving", "published") for step in steps)
-        assert len(steps) == 30 and published <= 2
+        assert len(steps) == 100 and published <= 5
         second = client.release("s", steps[0]["release_id"])["verdict"]["evidence"]
         assert second["level"] < 0.05 * 0.39  # the error budget is carried along
