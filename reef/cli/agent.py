@@ -75,6 +75,8 @@ def _become(name: str, words: list[str]) -> None:
     environ |= launch.env
     for key in ("NO_PROXY", "no_proxy"):  # the agent's calls to a daemon on this machine must not go out by a proxy
         environ[key] = ",".join(part for part in (environ.get(key), "127.0.0.1,localhost,::1") if part)
+    if os.path.realpath(environ.get("PWD", "")) != os.path.realpath(os.getcwd()):  # some agents believe it
+        environ["PWD"] = os.getcwd()
     _remember(place, session, done.release_id)
     sys.stdout.flush()
     sys.stderr.flush()

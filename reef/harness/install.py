@@ -82,7 +82,7 @@ def sync(place: Place, adapter: Adapter, served: Served, binding: Binding) -> Do
             if place.text(path) is None:
                 place.put(path, text)
                 done.written.append(path)
-                files[path] = {"hash": at.digest(text)}
+                files[path] = {"hash": at.digest(text), "once": True}
         for path, text in sorted(wanted.items()):
             mine = {known.get(path, {}).get("hash"), *coming.get(path, ())}
             if path == adapter.settings.file:
@@ -133,11 +133,13 @@ def uninstall(place: Place) -> Undone:
 
 
 def edits(place: Place) -> list[str]:
-    """Paths of managed files that are not as they were written: edited, or removed."""
+    """Paths of managed files that are not as they were written: edited, or removed. What an agent goes on writing is none."""
     files: dict[str, dict[str, Any]] = (place.read(MANIFEST) or {}).get("files", {})
     found = []
     for path, one in sorted(files.items()):
         text = place.text(path)
+        if "once" in one:
+            continue
         if text is None or ("base" not in one and at.digest(text) != one.get("hash")):
             found.append(path)
     return found

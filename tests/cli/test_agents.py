@@ -190,3 +190,28 @@ def test_the_model_sees_tools_errors_and_limits(here: World) -> None:
     assert names == {"read", "write", "edit", "bash"}
     transcript = next((here.agents / "minimal" / "default" / "config" / "sessions").glob("*.jsonl"))
     assert [json.loads(line)["role"] for line in transcript.read_text().splitlines()][:2] == ["system", "user"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("name", "package", "headless", "transcripts", "environ"),
+    [
+        (
+            "claude", "@anthropic-ai/claude-code@2.1.332",
+            ("-p", "--permission-mode", "acceptEdits", "--allowedTools", "Bash", "--"), "config/projects/*/*.jsonl", {},
+        ),
+        (
+            "codex", "@openai/codex@0.171.0", ("exec", "--skip-git-repo-check", "-s", "danger-full-access"),
+            "config/sessions/*/*/*/rollout-*.jsonl", {},
+        ),
+        ("opencode", "opencode-ai@1.18.33", ("run", "--auto"), "data/data/opencode/opencode.db", {}),
+    ],
+    ids=["claude", "codex", "opencode"],
+)  # fmt: skip
+def test_other_agents_from_nothing_to_uninstall(
+    here: World, name: str, package: str, headless: tuple[str, ...], transcripts: str, environ: dict[str, str]
+) -> None:
+    """Real programs of 350 to 430 MB each."""
+    if (why := npm_reaches(package, here.cache)) is not None:
+        pytest.skip(why)
+    story(here, name, headless, transcripts=transcripts, **environ)
