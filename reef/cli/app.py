@@ -27,6 +27,7 @@ from reef.cli import (
     scenarios,
     tools,
     verify,
+    wrap,
 )
 from reef.cli.common import known_better, show_error, talk
 from reef.errors import BadRequest, ReefError
@@ -61,7 +62,21 @@ def root(
     """Options of every command."""
 
 
-for module in (daemon, records, scenarios, releases, gate, harness, logs, doctor, verify, backup, exporting, tools):
+for module in (
+    daemon,
+    records,
+    scenarios,
+    releases,
+    gate,
+    harness,
+    wrap,
+    logs,
+    doctor,
+    verify,
+    backup,
+    exporting,
+    tools,
+):
     module.add_to(app)
 place.learn(app)
 

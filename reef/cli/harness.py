@@ -114,10 +114,10 @@ def install(
 ) -> None:
     """Install an agent and the harness it runs on, into Reef's own directory. Example: reef harness install pi"""
     one, agents = adapter(agent), agents_dir()
-    with _daemon(url, home) as client:
+    with daemon_of(url, home) as client:
         found = fetch(client, scenario)
         place = Place(agents, agent, found.scenario)
-        binding = Binding(client.url, _token(client), found.scenario, model_of(model, found))
+        binding = Binding(client.url, token_of(client), found.scenario, model_of(model, found))
         with bar() as progress:
             fresh = ensure(agents, one, progress)
         done = installs.sync(place, one, found.served, binding)
@@ -353,7 +353,7 @@ def _command(agent: str) -> str:
     )
 
 
-def _daemon(url: str | None, home: Path | None) -> ReefClient:
+def daemon_of(url: str | None, home: Path | None) -> ReefClient:
     """The daemon to install from: the one at ``url`` with the token of the environment, or the one of a state directory."""
     if url is None:
         return client_of(home)
@@ -363,7 +363,7 @@ def _daemon(url: str | None, home: Path | None) -> ReefClient:
     return ReefClient(url, token, actor="cli")
 
 
-def _token(client: ReefClient) -> str:
+def token_of(client: ReefClient) -> str:
     return str(client.http.headers["x-reef-token"])
 
 

@@ -65,12 +65,15 @@ class Run:
 class Wrap:
     """How the user's own copy of the agent is pointed at Reef: file (from the home folder) to what is put into it.
 
-    ``folder_env`` names the variable that moves ``folder``, where the files lie.
+    ``folder_env`` names the variable that moves ``folder``, where the files lie. ``own_login``: the agent goes on logging in
+    to its provider by itself.
     """
 
     folder: str = ""
     folder_env: str = ""
+    needs_model: bool = True
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    own_login: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +133,8 @@ def _read(name: str, path: Path, table: dict[str, Any]) -> Adapter:
     if "template" in settings:
         settings["template"] = template(settings["template"])
     wrap = dict(table.get("wrap", {}))
-    if "files" in wrap:
-        wrap["files"] = {file: template(one) for file, one in wrap["files"].items()}
+    for kind in {"files", "own_login"} & wrap.keys():
+        wrap[kind] = {file: template(one) for file, one in wrap[kind].items()}
     found = Adapter(
         name,
         table["summary"],

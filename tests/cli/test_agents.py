@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from reef.harness.adapters import adapter
 from reef.harness.place import Place
+from reef.harness.program import start_of
 from tests.cli.test_cli import Ran, refused, schema
 from tests.daemon.test_harness import release
 from tests.harness.world import World, fingerprint, npm_reaches, world
@@ -190,6 +192,51 @@ def test_the_model_sees_tools_errors_and_limits(here: World) -> None:
     assert names == {"read", "write", "edit", "bash"}
     transcript = next((here.agents / "minimal" / "default" / "config" / "sessions").glob("*.jsonl"))
     assert [json.loads(line)["role"] for line in transcript.read_text().splitlines()][:2] == ["system", "user"]
+
+
+def test_wrap_asks_shows_no_token_and_gives_every_byte_back(here: World) -> None:
+    before, home = fingerprint(here.home), ("--home", str(here.daemon.home))
+    ran = here.reef("wrap", "claude", *home)
+    assert ran.code == 2 and "add --yes" in ran.err and fingerprint(here.home) == before
+    assert "+  " in ran.err and "ANTHROPIC_BASE_URL" in ran.err and here.token not in ran.err
+    ok(here.reef("wrap", "claude", "--yes", *home))
+    assert here.daemon.url in (here.home / ".claude" / "settings.json").read_text()
+    assert "already" in ok(here.reef("wrap", "claude", "--yes", *home)).err
+    refused(
+        here.reef("wrap", "claude", "--scenario", "other", "--yes", *home), 1, "wrapped already", "reef unwrap claude"
+    )
+    assert "to the byte" in ok(here.reef("unwrap", "claude")).err
+    assert fingerprint(here.home) == before
+    refused(here.reef("unwrap", "claude"), 4, "claude is not wrapped")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pi", ("-p",)),
+        ("claude", ("-p", "--permission-mode", "acceptEdits", "--allowedTools", "Bash", "--")),
+        ("codex", ("exec", "--skip-git-repo-check", "-s", "danger-full-access")),
+        ("opencode", ("run", "--auto")),
+    ],
+    ids=["pi", "claude", "codex", "opencode"],
+)
+def test_a_wrapped_agent_of_ones_own_calls_through_reef(here: World, name: str, words: tuple[str, ...]) -> None:
+    """The real programs, started as their owner starts them."""
+    one = adapter(name)
+    if (why := npm_reaches(f"{one.program.package}@{one.program.version}", here.cache)) is not None:
+        pytest.skip(why)
+    (here.home / one.wrap.folder / "settings.json").write_text("{}")
+    here.cache.mkdir(exist_ok=True)
+    ok(here.install(name))
+    start = start_of(here.agents, one)
+    ok(here.reef("wrap", name, "--yes", "--scenario", "own", "--home", str(here.daemon.home)))
+    assert "done" in ok(here.run(*start, *words, TASK, PWD=str(here.project))).out
+    assert (here.project / "hello.txt").exists()
+    with here.daemon.client("own") as client:
+        assert len(client.records("own", type="inference")) >= 2
+    ok(here.reef("unwrap", name))
+    assert (here.home / one.wrap.folder / "settings.json").read_text() == "{}"
 
 
 @pytest.mark.soak
