@@ -6,10 +6,9 @@ refuses all else. It counts calls and sees outages, so that a provider's failure
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -28,7 +27,6 @@ class Traffic:
     calls: int = 0
     refused: int = 0
     outage: str | None = None
-    statuses: dict[int, int] = field(default_factory=dict)
 
 
 class Door:
@@ -64,11 +62,11 @@ class Door:
         traffic.calls += 1
         headers = {name: value for name, value in request.headers.items() if _kept(name)}
         body = await request.read()
+        answer: web.StreamResponse | None = None
         try:
             async with self._session.request(
                 request.method, self._url + request.path_qs, data=body or None, headers={**headers, **self._headers}
             ) as found:
-                traffic.statuses[found.status] = traffic.statuses.get(found.status, 0) + 1
                 traffic.outage = f"the model's server answered {found.status}" if found.status in _OUTAGES else None
                 answer = web.StreamResponse(status=found.status)
                 for name, value in found.headers.items():
@@ -81,11 +79,11 @@ class Door:
                 return answer
         except (aiohttp.ClientError, TimeoutError) as error:
             traffic.outage = f"the daemon could not be reached: {type(error).__name__}: {error}"
-            if request.transport is not None:  # the answer may have begun: breaking it off is the only honest end
+            if answer is None:
+                return web.json_response({"error": {"type": "api_error", "message": traffic.outage}}, status=502)
+            if request.transport is not None:  # the answer has begun: breaking it off is the only honest end
                 request.transport.abort()
-            raise
-        except (ConnectionError, asyncio.CancelledError):  # the agent went away
-            raise
+            return answer
 
 
 def _kept(name: str) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from reef.errors import ReefError
 from reef.evolve import sandbox
-from reef.evolve.sandbox import CONFIG, HOME, PORT, SOCKET, WORK, Ended
+from reef.evolve.sandbox import CONFIG, DATA, HOME, PORT, SOCKET, WORK, Ended
 from reef.harness.adapters import Adapter, adapter
 from reef.harness.render import Binding, bind, environment, filled, render
 from reef.harness.tree import Tree
@@ -118,7 +118,7 @@ async def _run(spec: Spec, root: Path) -> Result:
 
 def _act(spec: Spec, agent: Adapter, root: Path, url: str, boxed: bool) -> Ended:
     """Write the tree and start the agent on it, headless."""
-    config, data, home = (CONFIG, "/data", HOME) if boxed else (
+    config, data, home = (CONFIG, DATA, HOME) if boxed else (
         str(root / name) for name in ("config", "data", "home")
     )  # fmt: skip
     tree = Tree.from_dict(spec.tree)
@@ -153,7 +153,7 @@ def _act(spec: Spec, agent: Adapter, root: Path, url: str, boxed: bool) -> Ended
         (root / "door.sock", SOCKET, True),
         *(
             (root / name, path, True)
-            for name, path in (("home", HOME), ("work", WORK), ("config", CONFIG), ("data", "/data"))
+            for name, path in (("home", HOME), ("work", WORK), ("config", CONFIG), ("data", DATA))
         ),
         *((Path(one), one, False) for one in spec.programs),
     ]
@@ -188,8 +188,8 @@ def _score(spec: Spec, root: Path, result: Result, boxed: bool) -> Result:
     environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp", "REEF_SEED": str(spec.seed)}
     if boxed:
         command = sandbox.wrapped(
-            [shell, f"/check/{spec.task['check']}"], environ=environ, cwd=WORK,
-            binds=[sandbox.passwd(root), (root / "work", WORK, True), (folder, "/check", False)],
+            [shell, f"/episode/check/{spec.task['check']}"], environ=environ, cwd=WORK,
+            binds=[sandbox.passwd(root), (root / "work", WORK, True), (folder, "/episode/check", False)],
         )  # fmt: skip
         ended = sandbox.run(command, timeout_s=_CHECK_TIMEOUT_S, environ=None, cwd=None)
     else:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -67,29 +68,26 @@ class RayExecutor:
 
 def run_child(spec: Spec) -> Result:
     """Run one episode in a process of its own."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "reef.evolve.episode"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
-    said = ""
-    try:
-        child.stdin.write(json.dumps(asdict(spec)) + "\n")
-        child.stdin.flush()
-        child.wait(float(spec.task["timeout_s"]) + _GRACE_S)  # its standard input stays open until it is done
-        said = child.stderr.read()[-500:]
-        return Result(**json.loads(child.stdout.read()))
-    except subprocess.TimeoutExpired:
-        return Result(None, "the episode did not end in time")
-    except (ValueError, TypeError, OSError):
-        return Result(None, f"the episode's process ended with {child.poll()}: {' '.join(said.split())}", broken=False)
-    finally:
-        for stream in (child.stdin, child.stdout, child.stderr):
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as out:  # a pipe that nobody reads could hold it up
+        child = subprocess.Popen(
+            [sys.executable, "-m", "reef.evolve.episode"], stdin=subprocess.PIPE, stdout=out, stderr=said
+        )
+        assert child.stdin is not None
+        try:
+            child.stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
+            child.stdin.flush()  # and it stays open until the child is done
+            child.wait(float(spec.task["timeout_s"]) + _GRACE_S)
+            out.seek(0)
+            return Result(**json.loads(out.read()))
+        except subprocess.TimeoutExpired:
+            return Result(None, "the episode did not end in time")
+        except (ValueError, TypeError, OSError):
+            said.seek(0)
+            last = " ".join(said.read().decode("utf-8", "replace").split())[-400:]
+            return Result(None, f"the episode's process ended with {child.poll()}: {last}")
+        finally:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
             with contextlib.suppress(OSError):
-                stream.close()
-        if child.poll() is None:
-            child.kill()
-        child.wait()
+                child.stdin.close()

@@ -21,12 +21,14 @@ from pathlib import Path
 import reef
 from reef.errors import BadConfig
 
-HOME, WORK, CONFIG, SOCKET, PORT = "/home/agent", "/work", "/config", "/run/door.sock", 8900
-"""Where an agent in the sandbox finds its home, its work folder, its configuration and the model."""
+HOME, WORK, CONFIG, DATA, SOCKET, PORT = (
+    "/episode/home", "/episode/work", "/episode/config", "/episode/data", "/episode/door.sock", 8900,
+)  # fmt: skip
+"""Where an agent in the sandbox finds what is its own and the model: below a name that no host has."""
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ssl", "/etc/ca-certificates", "/etc/alternatives",
            "/etc/ld.so.cache")  # fmt: skip
-_PASSWD = "agent:x:{uid}:{gid}::/home/agent:/bin/sh\n"
+_PASSWD = "agent:x:{uid}:{gid}::/episode/home:/bin/sh\n"
 _LARGEST_FILE = 2 * 2**30
 _KEPT_OUTPUT = 200_000
 
@@ -76,7 +78,7 @@ def wrapped(
         elif os.path.exists(path):
             line += ["--ro-bind", path, path]
     for program in _python():
-        line += ["--ro-bind", str(program), str(program)]
+        line += ["--ro-bind", str(program.resolve()), str(program)]
     for outside, inside, writable in binds:
         line += ["--bind" if writable else "--ro-bind", str(outside), inside]
     for name, value in environ.items():

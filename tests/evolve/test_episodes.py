@@ -1,0 +1,239 @@
+"""Real episodes: Reef's own small agent works on tasks in a sandbox, and checks score what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reef.evolve.sandbox import bubblewrap
+from tests.evolve.test_steps import a_step, evolving, fail, importable
+from tests.evolve.world import edits, is_proposer, make_tasks, prompt_of
+from tests.faults.world import ROOT
+from tests.support import eventually
+
+__all__ = ["importable"]  # the fixture
+
+REAL = {"reef_evaluate": "reef.evolve.evaluate:evaluate", "reef_gate": "wins", "reef_retry_s": "0.01"}
+BOXES = [
+    "none",
+    pytest.param("bwrap", marks=pytest.mark.skipif(bubblewrap() is not None, reason=f"no sandbox: {bubblewrap()}")),
+]
+
+
+def tool(name: str, **arguments: Any) -> dict[str, Any]:
+    """An assistant message that calls a tool."""
+    call = {"id": "c1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return {"content": None, "tool_calls": [call]}
+
+
+def careful(body: Any) -> dict[str, Any]:
+    """Does the job only when the harness tells it to work carefully."""
+    if is_proposer(body):
+        return edits(("rules", "care", "Work carefully: do what the job says."))
+    if body["messages"][-1]["role"] == "tool" or "carefully" not in prompt_of(body):
+        return {"content": "done"}
+    return tool("write", path="answer.txt", content="yes\n")
+
+
+def transcripts(home: Path, side: str) -> list[Path]:
+    return sorted(home.glob(f"episodes/*/*-{side}"))
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_a_better_harness_wins_real_episodes(tmp_path: Path, box: str) -> None:
+    with evolving(tmp_path, careful, reef_sandbox=box, **REAL) as (one, client, _):
+        fail(client)
+        step = a_step(client)
+        release = client.release("s", step["release_id"])
+        assert release["verdict"]["decision"] == "accept", (step, release["verdict"])
+        pairs = release["verdict"]["evidence"]["pairs"]
+        assert [(pair[5], pair[6]) for pair in pairs] == [(1.0, 0.0)] * 3
+        kept = transcripts(one.home, "candidate")
+        assert len(kept) == 3 and "wrote 4 characters" in (kept[0] / "transcript.jsonl").read_text(encoding="utf-8")
+        assert release["metrics"]["episodes"] == 6 and release["metrics"]["model_calls"] >= 9
+        assert client.record(client.records("s", type="inference")[0]["agent_record_id"])["session"].startswith(
+            step["step_id"]
+        )
+
+
+PROBE = """
+cat ~/.reef-canary /root/.reef-canary {home}/token {tasks}/one/check.py 2>&1
+ls /root {home} 2>&1
+python3 - <<'END'
+import socket
+for where in (("127.0.0.1", {port}), ("192.0.2.1", 80)):
+    try:
+        socket.create_connection(where, 2); print("reached", where)
+    except OSError as error:
+        print("refused", where)
+END
+echo 1.0 > score; echo 0 > /episode/check/score; kill -9 1
+"""
+
+
+@pytest.mark.skipif(bubblewrap() is not None, reason=f"no sandbox: {bubblewrap()}")
+def test_an_episode_reaches_nothing_but_its_model(tmp_path: Path) -> None:
+    canary = Path.home() / ".reef-canary"
+    canary.write_text("the secret of this home", encoding="utf-8")
+    try:
+        with evolving(tmp_path, lambda body: {"content": "x"}, reef_sandbox="bwrap", **REAL) as (one, client, thinker):
+            probe = PROBE.format(home=one.home, tasks=tmp_path / "tasks", port=one.url.rsplit(":", 1)[1])
+
+            def curious(body: Any) -> dict[str, Any]:
+                if is_proposer(body):
+                    return edits(("rules", "care", "Be careful."))
+                return {"content": "done"} if body["messages"][-1]["role"] == "tool" else tool("bash", command=probe)
+
+            thinker.mind = curious
+            fail(client)
+            step = a_step(client)
+            release = client.release("s", step["release_id"])
+            texts = [
+                (run / "transcript.jsonl").read_text(encoding="utf-8") for run in transcripts(one.home, "candidate")
+            ]
+            rows = [json.loads(line) for text in texts for line in text.splitlines()]
+            said = "\n".join(row["content"] for row in rows if row["role"] == "tool")
+            assert said.count("refused") == 6 and "reached" not in said and "the secret of this home" not in said
+            token = (one.home / "token").read_text(encoding="utf-8").strip()
+            assert token not in said and "answer.txt" not in said and "reef.db" not in said
+            assert all(pair[5] == pair[6] == 0.0 for pair in release["verdict"]["evidence"]["pairs"])
+    finally:
+        canary.unlink()
+
+
+AS_A_USER = """
+import sys
+from pathlib import Path
+from reef.evolve import sandbox
+folder = Path(sys.argv[1])
+(folder / "work").mkdir()
+line = sandbox.wrapped(
+    ["/bin/sh", "-c", "id -u; ls /root /home /episode; cat " + sys.argv[2] + "; echo 1 > /usr/x; echo ok > f"],
+    environ={"PATH": "/usr/bin:/bin"}, cwd=sandbox.WORK, binds=[(folder / "work", sandbox.WORK, True)],
+)
+ended = sandbox.run(line, timeout_s=20, environ=None, cwd=None)
+print(ended.stdout, ended.stderr, (folder / "work" / "f").read_text())
+"""
+
+
+@pytest.mark.skipif(bubblewrap() is not None, reason=f"no sandbox: {bubblewrap()}")
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="only root can become another user")
+@pytest.mark.skipif(not Path("/usr/bin/python3.11").exists(), reason="needs a Python outside of root's home")
+def test_a_sandbox_works_for_a_user_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        canary = Path(folder) / "canary"
+        canary.write_text("the secret", encoding="utf-8")
+        os.chmod(folder, 0o755)
+        (Path(folder) / "theirs").mkdir()
+        os.chown(Path(folder) / "theirs", 65534, 65534)
+        command = [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "/usr/bin/python3.11",
+            "-B",
+            "-c",
+            AS_A_USER,
+        ]
+        ran = subprocess.run(
+            [*command, f"{folder}/theirs", str(canary)], env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+            capture_output=True, text=True, check=False, cwd="/",
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.startswith("65534\n") and "ok" in ran.stdout and "the secret" not in ran.stdout
+        assert "Read-only file system" in ran.stdout or "Permission denied" in ran.stdout
+
+
+def test_a_provider_that_fails_in_the_middle_is_not_a_loss(tmp_path: Path) -> None:
+    down = tmp_path / "down"
+    seen: list[str] = []
+
+    def mind(body: Any) -> Any:
+        if is_proposer(body):
+            return edits(("rules", "care", "Work carefully: do what the job says."))
+        if "Job" in prompt_of(body):
+            seen.append("call")
+            if len(seen) > 3 and down.exists():
+                return 503
+        return careful(body)
+
+    down.write_text("", encoding="utf-8")
+    with evolving(tmp_path, mind, reef_sandbox="none", reef_retries="0", **REAL) as (_, client, _):
+        fail(client)
+        eventually(lambda: "answered 503" in client.get("/reef/scenarios/s")["detail"])
+        assert client.get("/reef/scenarios/s/steps")["steps"] == []
+        down.unlink()
+        client.act("s", "resume")
+        assert client.release("s", a_step(client)["release_id"])["verdict"]["decision"] == "accept"
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        ("import sys; sys.exit(3)", "the check exits with 0 or 1, and it exited with 3"),
+        ("print(1.5)", "prints a number from 0 to 1 last"),
+        ("print('nan')", "prints a number from 0 to 1 last"),
+    ],
+)
+def test_a_broken_check_makes_the_step_invalid(tmp_path: Path, check: str, said: str) -> None:
+    tasks = make_tasks(tmp_path / "tasks", "one")
+    (tasks / "one" / "check.py").write_text(check, encoding="utf-8")
+    if "print" in check:
+        (tasks / "one" / "task.toml").write_text("graded = true\n", encoding="utf-8")
+    with evolving(tmp_path, careful, reef_sandbox="none", reef_gate_graded="true", **REAL) as (_, client, _):
+        fail(client)
+        detail = eventually(
+            lambda: (found := client.get("/reef/scenarios/s")["detail"]).startswith("invalid") and found
+        )
+        assert said in detail
+
+
+def test_a_runaway_agent_is_ended_at_its_deadline(tmp_path: Path) -> None:
+    tasks = make_tasks(tmp_path / "tasks", "one")
+    (tasks / "one" / "task.toml").write_text("timeout_s = 3\n", encoding="utf-8")
+
+    def runaway(body: Any) -> dict[str, Any]:
+        if is_proposer(body):
+            return edits(("rules", "care", "Be careful."))
+        return (
+            tool("bash", command="(setsid sleep 987 &) ; sleep 986")
+            if body["messages"][-1]["role"] != "tool"
+            else {"content": "x"}
+        )
+
+    with evolving(tmp_path, runaway, **REAL) as (_, client, _):
+        fail(client)
+        step = a_step(client)
+        pairs = client.release("s", step["release_id"])["verdict"]["evidence"]["pairs"]
+        assert [(pair[5], pair[6]) for pair in pairs] == [(0.0, 0.0)]
+    left = subprocess.run(["pgrep", "-f", "sleep 98[67]"], capture_output=True, text=True, check=False)
+    if bubblewrap() is None:
+        assert left.stdout == ""
+
+
+def test_episodes_end_with_the_daemon(tmp_path: Path) -> None:
+    def slow(body: Any) -> dict[str, Any]:
+        if is_proposer(body):
+            return edits(("rules", "care", "Be careful."))
+        return tool("bash", command="sleep 985") if body["messages"][-1]["role"] != "tool" else {"content": "x"}
+
+    def running() -> bool:
+        return subprocess.run(["pgrep", "-f", "sleep 985"], capture_output=True, check=False).returncode == 0
+
+    with evolving(tmp_path, slow, **REAL) as (one, client, _):
+        fail(client)
+        eventually(running)
+        one.kill()
+        deadline = time.monotonic() + 20
+        while running():
+            assert time.monotonic() < deadline, "the agent outlived its daemon"
+            time.sleep(0.1)
