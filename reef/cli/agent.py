@@ -13,9 +13,10 @@ from pathlib import Path
 
 from reef.cli.common import say, show_error
 from reef.cli.served import bring, reach
-from reef.errors import ReefError
-from reef.harness.adapters import adapter
-from reef.harness.install import BINDING, RUNS
+from reef.client import ReefClient
+from reef.errors import BadRequest, ReefError
+from reef.harness.adapters import Adapter, adapter
+from reef.harness.install import BINDING, MANIFEST, RUNS, Done
 from reef.harness.place import Place, agents_dir, chosen
 from reef.harness.program import start_of
 from reef.harness.render import Binding, environment
@@ -59,7 +60,7 @@ def _become(name: str, words: list[str]) -> None:
     session = str(uuid.uuid4())
     client, binding = reach(place)
     with client:
-        done = bring(place, one, client, binding, session)
+        done = _current(place, one, client, binding, session)
     if done.before != done.release_id:
         say(f"reef: {name} is on {done.release_id} now (was {done.before})")
     for path in done.kept if done.changed else ():
@@ -81,6 +82,18 @@ def _become(name: str, words: list[str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(start[0], [*start, *launch.arguments, *words], environ)
+
+
+def _current(place: Place, one: Adapter, client: ReefClient, binding: Binding, session: str) -> Done:
+    """What is served, brought in; a release that this agent cannot take does not keep it from running on the last one."""
+    try:
+        return bring(place, one, client, binding, session)
+    except BadRequest as error:
+        release_id = (place.read(MANIFEST) or {}).get("release_id")
+        if release_id is None:
+            raise
+        say(f"reef: staying on {release_id}: {error.message}")
+        return Done(release_id, release_id)
 
 
 def _folders(place: Place) -> dict[str, str]:

@@ -30,7 +30,7 @@ from reef.cli.served import bring, fetch, model_of, reach, remembered, say_done
 from reef.client import ReefClient, discovery
 from reef.errors import BadRequest, NotFound, ReefError
 from reef.harness import install as installs
-from reef.harness.adapters import adapter, adapters
+from reef.harness.adapters import adapter, adapters, readable
 from reef.harness.place import Place, agents_dir, chosen, installed
 from reef.harness.program import ensure, remove_programs, start_of
 from reef.harness.render import Binding
@@ -69,15 +69,15 @@ def list_adapters(as_json: JsonOption = False) -> None:
     """The agents that can be installed, and for which scenarios they are."""
     agents = agents_dir()
     rows: list[dict[str, Any]] = []
-    for name in adapters():
-        one = adapter(name)
+    good, bad = readable()
+    for one in good:
         rows.append(
             {
-                "name": name,
+                "name": one.name,
                 "summary": one.summary,
                 "version": one.program.version or None,
                 "size_mb": one.program.size_mb,
-                "installed_for": installed(agents, name),
+                "installed_for": installed(agents, one.name),
             }
         )
     if as_json:
@@ -97,6 +97,8 @@ def list_adapters(as_json: JsonOption = False) -> None:
         ),
         empty="",
     )
+    for error in bad:
+        say(f"left out: {error.message}")
 
 
 @harness_app.command()

@@ -12,7 +12,7 @@ from typing import Any
 
 from reef.cli.common import say
 from reef.client import ReefClient, discovery
-from reef.errors import BadRequest, DaemonUnreachable
+from reef.errors import BadRequest, DaemonUnreachable, ReefError, Unauthorized
 from reef.harness.adapters import Adapter
 from reef.harness.install import BINDING, Done, Served, sync
 from reef.harness.place import Place
@@ -51,29 +51,40 @@ def reach(place: Place) -> tuple[ReefClient, Binding]:
     except KeyError:
         again = f"reef harness install {place.adapter}"
         raise DaemonUnreachable(f"the install in {place.root} does not say where its daemon is", hint=again) from None
-    if os.environ.get("REEF_TOKEN"):
-        binding = replace(binding, token=os.environ["REEF_TOKEN"])
-    client = ReefClient(binding.url, binding.token, scenario=place.scenario, actor=place.adapter, timeout_s=_REACH_S)
-    if client.ready():
-        return client, binding
-    client.close()
-    if kept.get("home"):
-        home = Path(kept["home"])
-        found = discovery(home)
-        if found is not None and found["url"] != binding.url:
-            token = (home / "token").read_text(encoding="utf-8", errors="replace").strip()
-            moved = replace(binding, url=str(found["url"]), token=token)
-            client = ReefClient(moved.url, token, scenario=place.scenario, actor=place.adapter, timeout_s=_REACH_S)
-            if client.ready():
-                return client, moved
-            client.close()
+    home = Path(kept["home"]) if kept.get("home") else None
+    given, known = os.environ.get("REEF_TOKEN"), _token_of(home)
+    for url in dict.fromkeys((binding.url, _url_of(home) or binding.url)):
+        tried = replace(binding, url=url, token=given or known or binding.token)
+        client = ReefClient(tried.url, tried.token, scenario=place.scenario, actor=place.adapter, timeout_s=_REACH_S)
+        if client.ready():
+            return client, tried
+        client.close()
     where = f" --home {kept['home']}" if kept.get("home") else ""
     raise DaemonUnreachable(f"no daemon answers at {binding.url}", hint=f"start it with: reef up{where}")
 
 
+def _url_of(home: Path | None) -> str | None:
+    found = discovery(home) if home is not None else None
+    return str(found["url"]) if found is not None else None
+
+
+def _token_of(home: Path | None) -> str | None:
+    """The token in a state directory, which may have changed since the install."""
+    try:
+        return (home / "token").read_text(encoding="utf-8", errors="replace").strip() if home is not None else None
+    except OSError:
+        return None
+
+
 def bring(place: Place, adapter: Adapter, client: ReefClient, binding: Binding, session: str | None = None) -> Done:
     """Make the install what its daemon serves now."""
-    found = fetch(client, place.scenario, session)
+    try:
+        found = fetch(client, place.scenario, session)
+    except ReefError as error:
+        if error.code == "unauthorized":
+            hint = f"export REEF_TOKEN=... (the daemon's token), or: reef harness install {place.adapter}"
+            raise Unauthorized(f"the daemon at {binding.url} takes another token", hint=hint) from error
+        raise
     model = found.model if found.model is not None and not remembered(place).get("own_model") else binding.model
     return sync(place, adapter, found.served, replace(binding, model=model))
 

@@ -6,6 +6,7 @@ Knows nothing of how an agent is installed: the script calls the command that do
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 import sys
 from typing import Any
@@ -19,10 +20,12 @@ from reef.core.reports import check_name, check_session
 from reef.daemon.services import Services
 from reef.daemon.wire import json_response
 from reef.errors import BadRequest, Conflict
-from reef.harness.adapters import Adapter, adapter, adapters
+from reef.harness.adapters import Adapter, adapter, adapters, readable
 from reef.harness.tree import Tree
 from reef.scenario import Scenario
 from reef.train.harness_runtime import read_tree
+
+log = logging.getLogger("reef.daemon")
 
 
 async def harness(request: Request) -> Response:
@@ -44,8 +47,10 @@ async def harness(request: Request) -> Response:
 
 async def list_adapters(request: Request) -> Response:
     """Every adapter with its program."""
-    found = await asyncio.to_thread(lambda: [_adapter_view(adapter(name)) for name in adapters()])
-    return json_response({"adapters": found})
+    good, bad = await asyncio.to_thread(readable)
+    for error in bad:
+        log.warning("an adapter is left out: %s", error.message)
+    return json_response({"adapters": [_adapter_view(one) for one in good]})
 
 
 async def install(request: Request) -> Response:

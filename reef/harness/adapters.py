@@ -101,10 +101,24 @@ def adapters() -> dict[str, Path]:
     )
     found = {one.parent.name: one.parent for one in sorted(ours.glob("*/adapter.toml"))} if ours is not None else {}
     for entry in entry_points(group="reef.adapters"):
-        spec = find_spec(entry.value)  # a package whose folder holds adapter.toml; it is found, not run
-        if entry.name not in found and spec is not None and spec.submodule_search_locations:
-            found[entry.name] = Path(next(iter(spec.submodule_search_locations)))
+        try:
+            spec = find_spec(entry.value)  # a package whose folder holds adapter.toml; it is found, not run
+        except ImportError:
+            spec = None
+        where = spec.submodule_search_locations if spec is not None else None
+        found.setdefault(entry.name, Path(next(iter(where), "")) if where else Path(entry.value))
     return found
+
+
+def readable() -> tuple[list[Adapter], list[BadConfig]]:
+    """All adapters that can be read, and what is wrong with the others: a stranger's broken one takes nothing down."""
+    good, bad = [], []
+    for name in adapters():
+        try:
+            good.append(adapter(name))
+        except BadConfig as error:
+            bad.append(error)
+    return good, bad
 
 
 def adapter(name: str) -> Adapter:

@@ -173,6 +173,7 @@ class Agent:
         child = subprocess.Popen(
             ["bash", "-c", str(arguments["command"])], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
+            env={name: value for name, value in os.environ.items() if name != "REEF_AGENT_TOKEN"},
         )  # fmt: skip
         late = False
         try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ import pytest
 from reef.harness.adapters import adapter
 from reef.harness.place import Place
 from reef.harness.program import start_of
+from reef.harness.tree import Entry
 from tests.cli.test_cli import Ran, refused, schema
 from tests.daemon.test_harness import release
+from tests.faults.world import ROOT
 from tests.harness.world import World, fingerprint, npm_reaches, world
 
 TASK = "Please [[run echo hello > hello.txt]]"
@@ -37,10 +41,10 @@ def ok(ran: Ran) -> Ran:
     return ran
 
 
-def next_release(here: World, text: str) -> None:
+def next_release(here: World, text: str, *more: Entry) -> None:
     """The daemon goes down, a new harness is put behind the head, it comes up on another port."""
     here.daemon.stop()
-    release(here.daemon, "default", text)
+    release(here.daemon, "default", text, *more)
     here.daemon.start()
 
 
@@ -192,6 +196,66 @@ def test_the_model_sees_tools_errors_and_limits(here: World) -> None:
     assert names == {"read", "write", "edit", "bash"}
     transcript = next((here.agents / "minimal" / "default" / "config" / "sessions").glob("*.jsonl"))
     assert [json.loads(line)["role"] for line in transcript.read_text().splitlines()][:2] == ["system", "user"]
+
+
+def test_a_release_that_an_agent_cannot_take_does_not_stop_it(here: World) -> None:
+    ok(here.install("minimal"))
+    next_release(here, "Say MARK-second.\n", Entry("config", "minimal", '{"url": "http://evil.test"}'))
+    ran = ok(here.agent("minimal", "-p", "hello"))
+    assert ran.out == "done\n" and "staying on r0: config/minimal sets 'url'" in ran.err
+    with here.daemon.client("default") as client:
+        assert client.records("default", type="inference")[0]["release_id"] == "r0"
+    refused(here.agent("minimal", "update"), 2, "which a harness may not")
+
+
+def test_runs_that_start_at_once_update_one_after_the_other(here: World) -> None:
+    ok(here.install("minimal"))
+    next_release(here, "Say MARK-second.\n")
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda _: here.agent("minimal", "-p", "hello"), range(4)))
+    assert [(ran.code, ran.out) for ran in runs] == [(0, "done MARK-second\n")] * 4, runs
+    assert sum("is on r1 now" in ran.err for ran in runs) == 1
+
+
+def test_a_token_that_has_changed_is_found_or_asked_for(here: World) -> None:
+    ok(here.install("minimal"))
+    ok(here.curl_install("minimal"))
+    here.daemon.stop()
+    here.daemon.settings["reef.token"] = "another-token-for-today"
+    here.daemon.start()
+    ok(here.agent("minimal", "-p", "hello", REEF_TOKEN=""))
+    refused(
+        here.agent("minimal", "-p", "hello", REEF_TOKEN="stale-token"), 1, "takes another token", "export REEF_TOKEN"
+    )
+    kept = json.loads((here.agents / "minimal" / "default" / "binding.json").read_text())
+    assert kept["token"] == "another-token-for-today"
+
+
+def test_an_adapter_of_a_stranger_comes_through_the_same_door(here: World, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for name in ("echoing", "broken"):
+        (site / name).mkdir(parents=True)
+        (site / name / "__init__.py").touch()
+    info = site / "strangers-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[reef.adapters]\necho = echoing\nbroken = broken\nabsent = no.such.package\n"
+    )
+    (site / "broken" / "adapter.toml").write_text("[")
+    (site / "echoing" / "adapter.toml").write_text(
+        'summary = "says what it is given"\n[program]\nstart = ["{python}", "-m", "echoing.say"]\n[files]\nrules = "R.md"\n'
+        '[run.env]\nECHO_DIR = "{config}"\nECHO_MODEL = "{model}"\nPYTHONPATH = "' + str(site) + '"\n'
+    )
+    (site / "echoing" / "say.py").write_text(
+        "import os, sys\nprint(open(os.environ['ECHO_DIR'] + '/R.md').read()[:4], os.environ['ECHO_MODEL'], sys.argv[1:])\n"
+    )
+    path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{site}"}
+    home = ("--home", str(here.daemon.home))
+    ran = here.reef("harness", "adapters", **path)
+    assert ran.code == 0 and "says what it is given" in ran.out and "broken" in ran.err and "no.such" in ran.err
+    ok(here.reef("harness", "install", "echo", *home, **path))
+    assert ok(here.agent("echo", "a", "--b", **path)).out == "Read m-1 ['a', '--b']\n"
 
 
 def test_wrap_asks_shows_no_token_and_gives_every_byte_back(here: World) -> None:

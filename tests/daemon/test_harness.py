@@ -19,7 +19,7 @@ from tests.support import Daemon, daemon, provider
 CALL = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
-def release(one: Daemon, scenario: str, text: str) -> str:
+def release(one: Daemon, scenario: str, text: str, *more: Entry) -> str:
     """Put a release behind the head of a stopped daemon's chain, as a step will; returns its id."""
     from reef.core.artifacts import Decision, Verdict
     from reef.releases import ReleaseChain, StepCommit
@@ -27,7 +27,7 @@ def release(one: Daemon, scenario: str, text: str) -> str:
 
     store = Store(one.home / "reef.db")
     chain = ReleaseChain(store)
-    tree = Tree.of([Entry("rules", "base", text)])
+    tree = Tree.of([Entry("rules", "base", text), *more])
     kept = keep_tree(one.home, tree)
     verdict = Verdict(Decision.ACCEPT, "test", "made by a test")
     made = chain.commit(
