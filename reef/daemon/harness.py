@@ -79,22 +79,19 @@ async def _scenario(request: Request) -> Scenario:
             code="no_harness",
         )
     scenario = services.scenarios.opened.get(name) or await services.scenarios.open(name)
-    if await asyncio.to_thread(services.chain.head, name) is None:
+    row = await asyncio.to_thread(services.chain.scenario, name)
+    if row.head is None or row.surface != "harness":  # made by a daemon with another recipe
         raise Conflict(
-            f"scenario {name!r} has no harness yet", hint="use another scenario name", code="no_harness"
-        )  # made by a daemon that only recorded
+            f"scenario {name!r} has no harness: it was made by recipe {row.recipe}",
+            hint="use another scenario name",
+            code="no_harness",
+        )
     return scenario
 
 
 def _head(services: Services, scenario: Scenario) -> tuple[Release, Tree]:
     release = services.chain.head(scenario.name)
     assert release is not None
-    if services.chain.scenario(scenario.name).surface != "harness":
-        raise Conflict(
-            f"scenario {scenario.name!r} updates weights, not a harness",
-            hint="use another scenario name",
-            code="no_harness",
-        )
     return release, read_tree(services.home, release.content_id)
 
 

@@ -10,8 +10,6 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +92,9 @@ class Adapter:
 
 def adapters() -> dict[str, Path]:
     """Folders by name, ours first; nothing is read yet."""
+    from importlib.metadata import entry_points  # every command imports this module, few ask for adapters
+    from importlib.util import find_spec
+
     here = Path(__file__).parents[1]
     ours = next(
         (one for one in (here / "_bundled" / "harness_adapters", here.parent / "harness_adapters") if one.is_dir()),

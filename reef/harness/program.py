@@ -88,7 +88,7 @@ def find_node(agents: Path, minimum: str) -> str | None:
 def remove_programs(agents: Path, adapter: Adapter) -> int:
     """Remove the programs of an adapter that nobody uses any more, and Node.js with the last one; returns how many."""
     programs = agents / "programs"
-    doomed = [one for one in programs.glob(f"{adapter.name}-*") if one.is_dir()]
+    doomed = [one for one in programs.glob(f"{adapter.name}-[0-9]*") if one.is_dir()]
     others = [one for one in programs.glob("*") if one not in doomed and not one.name.startswith((".", "node-"))]
     if not others:
         doomed += programs.glob("node-*")
@@ -107,6 +107,8 @@ def _installing(agents: Path) -> Iterator[None]:
     make_folder(agents, "programs")
     with (agents / "programs" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in (agents / "programs").glob(".*-*"):  # of an install that was killed
+            shutil.rmtree(left, ignore_errors=True)
         yield
 
 

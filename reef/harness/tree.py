@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from reef.errors import BadRequest, NotFound
 
 VERSION = 1
@@ -239,6 +237,8 @@ def diff(before: Tree, after: Tree) -> str:
 
 def front_matter(text: str) -> dict[str, Any]:
     """The YAML block a Markdown text begins with; empty for none."""
+    import yaml  # most commands read no tree
+
     found = re.match(r"---\r?\n(.*?)\r?\n---[ \t]*(\r?\n|$)", text, re.S)
     try:
         block = yaml.load(found[1], Loader=yaml.BaseLoader) if found else {}

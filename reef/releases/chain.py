@@ -36,14 +36,15 @@ class ReleaseChain:
     # -- scenarios
 
     def create(self, name: str, recipe: str, surface: str, base_content_id: str | None) -> ScenarioRow:
-        """The scenario, made with its base release ``r0`` when it is new; an existing one is returned as it is."""
+        """The scenario, made with its base release ``r0`` when it is new; an existing one is returned as it is, but one that
+        had nothing to update becomes the recipe's."""
 
         def work(db: sqlite3.Connection) -> None:
             now_s = time.time()
             db.execute(
                 "INSERT INTO scenarios(name, recipe, surface, created_at) VALUES (?,?,?,?)"
                 " ON CONFLICT(name) DO UPDATE SET recipe = excluded.recipe, surface = excluded.surface"
-                " WHERE recipe = ''",
+                " WHERE recipe = '' OR (surface = 'nothing' AND head IS NULL AND excluded.surface != 'nothing')",
                 (name, recipe, surface, now_s),
             )
             scenario_id, head = db.execute("SELECT id, head FROM scenarios WHERE name = ?", (name,)).fetchone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -123,8 +124,11 @@ def test_input_exit_code_and_words_are_the_agents_own(here: World) -> None:
     ran = ok(here.agent("minimal", "--help"))
     assert "report" in ran.err and "usage: reef-minimal" in ran.out
     assert ok(here.reef("agent", "minimal", "-p", "hello")).out == "done\n"
+    assert ok(here.reef("agent", "minimal", "--", "report", "-p", "hello")).out == "done\n"
+    script = "import sys; sys.argv[0] = '/b/reef-minimal'; from reef.cli.agent import main; main()"
+    assert ok(here.run(sys.executable, "-c", script, "-p", "hello")).out == "done\n"
     with here.daemon.client() as client:
-        assert len({row["session"] for row in client.records("default", type="inference")}) == 3
+        assert len({row["session"] for row in client.records("default", type="inference")}) == 5
     refused(here.agent("minimal", "report"), 2, "a report needs a score or feedback")
     refused(here.agent("minimal", "report", "--score", "1", "--session", "no-such"), 4, "made no model call")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from reef.harness.tree import Entry, Tree
 from reef.launch import StartFailed
 from reef.train.harness_runtime import keep_tree
 from tests.clients import answers
+from tests.faults.world import ROOT, STUB
 from tests.support import Daemon, daemon, provider
 
 CALL = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -154,3 +156,26 @@ def test_what_was_garbled_on_disk_is_not_served(tmp_path: Path) -> None:
             path.write_text(path.read_text().replace("Read", "Rm"))
             with pytest.raises(RemoteError, match="not what was written"):
                 client.get("/reef/harness", scenario="s")
+
+
+def test_a_scenario_that_was_only_recorded_gets_a_harness(tmp_path: Path) -> None:
+    settings = {"reef_upstream_url": "http://127.0.0.1:9"}
+    with daemon(tmp_path, **settings) as one, one.client() as client:
+        client.post("/reef/scenarios", {"name": "old"})
+    with daemon(tmp_path, **settings, reef_recipe="harness") as one, one.client() as client:
+        assert client.get("/reef/harness", scenario="old")["release_id"] == "r0"
+        found = client.get("/reef/scenarios/old")
+        assert (found["recipe"], found["surface"]) == ("harness", "harness") and "changes" in found["waiting_for"]
+
+
+def test_a_scenario_of_weights_is_not_taken_for_a_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    settings = {"reef_upstream_url": "http://127.0.0.1:9"}
+    with daemon(tmp_path, **settings, reef_recipe=STUB) as one, one.client() as client:
+        client.post("/reef/scenarios", {"name": "old"})
+    with daemon(tmp_path, **settings, reef_recipe="harness") as one, one.client() as client:
+        for path, query in (("/reef/harness", {}), ("/reef/harness/install", {"adapter": "minimal"})):
+            with pytest.raises(RemoteError, match="made by recipe stub") as refused:
+                client.get(path, scenario="old", **query)
+            assert refused.value.status == 409
+        assert client.get("/reef/harness", scenario="new")["release_id"] == "r0"

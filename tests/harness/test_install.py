@@ -264,6 +264,8 @@ def test_npm_works_in_a_home_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("REEF_NPM_CACHE", raising=False)
+    killed = tmp_path / "agents" / "programs" / ".new-abc"
+    killed.mkdir(parents=True)
     seen: list[str] = []
     assert ensure(tmp_path / "agents", adapter("claude"), lambda stage, done, total: seen.append(stage))
     assert seen[0].startswith("installing @anthropic-ai/claude-code@")
