@@ -12,13 +12,13 @@ import uuid
 from pathlib import Path
 
 from reef.cli.common import say, show_error
-from reef.cli.served import bring, reach
+from reef.cli.served import bring, bring_program, reach
 from reef.client import ReefClient
 from reef.errors import BadRequest, ReefError
 from reef.harness.adapters import Adapter, adapter
 from reef.harness.install import BINDING, MANIFEST, RUNS, Done
 from reef.harness.place import Place, agents_dir, chosen
-from reef.harness.program import start_of
+from reef.harness.program import NotInstalled, start_of
 from reef.harness.render import Binding, environment
 from reef.harness.tree import FILE, Tree
 
@@ -56,7 +56,11 @@ def _become(name: str, words: list[str]) -> None:
     """Bring the install to what is served, remember the run, and turn this process into the agent."""
     one = adapter(name)
     place = chosen(agents_dir(), name, os.environ.get("REEF_SCENARIO"))
-    start = start_of(place.agents, one)
+    try:
+        start = start_of(place.agents, one)
+    except NotInstalled:  # the first run after an upgrade of Reef, which has another version of it
+        bring_program(place.agents, one)
+        start = start_of(place.agents, one)
     session = str(uuid.uuid4())
     client, binding = reach(place)
     with client:

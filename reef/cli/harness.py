@@ -7,11 +7,11 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.text import Text
 
-from reef.cli.bar import bar
 from reef.cli.common import (
     HomeOption,
     JsonOption,
@@ -26,13 +26,13 @@ from reef.cli.common import (
     table,
 )
 from reef.cli.place import home_of
-from reef.cli.served import bring, fetch, model_of, reach, remembered, say_done
+from reef.cli.served import bring, bring_program, fetch, model_of, reach, remembered, say_done
 from reef.client import ReefClient, discovery
 from reef.errors import BadRequest, NotFound, ReefError
 from reef.harness import install as installs
 from reef.harness.adapters import adapter, adapters, readable
 from reef.harness.place import Place, agents_dir, chosen, installed
-from reef.harness.program import ensure, remove_programs, start_of
+from reef.harness.program import remove_programs, start_of
 from reef.harness.render import Binding
 from reef.harness.tree import FILE, Tree, diff
 
@@ -120,12 +120,9 @@ def install(
         found = fetch(client, scenario)
         place = Place(agents, agent, found.scenario)
         binding = Binding(client.url, token_of(client), found.scenario, model_of(model, found))
-        with bar() as progress:
-            fresh = ensure(agents, one, progress)
+        fresh = bring_program(agents, one)
         done = installs.sync(place, one, found.served, binding)
-    near = home_of(home)
-    there = discovery(near)
-    known = str(near) if there is not None and there["url"] == client.url else None
+    known = _home_at(client.url, home_of(home))
     place.write(installs.BINDING, {**binding.as_dict(), "home": known, "own_model": model is not None})
     if as_json:
         print_json("install", _installed(place) | {"changed": done.changed or fresh, "kept": done.kept})
@@ -144,8 +141,8 @@ def update(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonO
     """Bring an install to the release that is served now. A run does this by itself."""
     one, place = adapter(agent), chosen(agents_dir(), agent, scenario)
     client, binding = reach(place)
-    with client, bar() as progress:
-        fresh = ensure(place.agents, one, progress)
+    with client:
+        fresh = bring_program(place.agents, one)
         done = bring(place, one, client, binding)
     if as_json:
         print_json("update", _installed(place) | {"changed": done.changed or fresh, "kept": done.kept})
@@ -363,6 +360,13 @@ def daemon_of(url: str | None, home: Path | None) -> ReefClient:
     if not token:
         raise BadRequest("REEF_TOKEN is not set", hint="export REEF_TOKEN=... (the daemon's access token)")
     return ReefClient(url, token, actor="cli")
+
+
+def _home_at(url: str, near: Path) -> str | None:
+    """The state directory of the daemon at ``url``, if it is ``near``; by its port, because this machine has many names."""
+    found = discovery(near)
+    same = found is not None and urlsplit(str(found["url"])).port == urlsplit(url).port
+    return str(near) if same else None
 
 
 def token_of(client: ReefClient) -> str:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reef.cli.common import say
+from reef.cli.bar import bar
+from reef.cli.common import say, talk
 from reef.client import ReefClient, discovery
 from reef.errors import BadRequest, DaemonUnreachable, ReefError, Unauthorized
 from reef.harness.adapters import Adapter
 from reef.harness.install import BINDING, Done, Served, sync
 from reef.harness.place import Place
+from reef.harness.program import ensure
 from reef.harness.render import Binding
 from reef.harness.tree import Tree
 
@@ -87,6 +89,20 @@ def bring(place: Place, adapter: Adapter, client: ReefClient, binding: Binding, 
         raise
     model = found.model if found.model is not None and not remembered(place).get("own_model") else binding.model
     return sync(place, adapter, found.served, replace(binding, model=model))
+
+
+def bring_program(agents: Path, one: Adapter) -> bool:
+    """Install what is missing of the agent's program, with a bar on a terminal and a line elsewhere; True when it was."""
+    said: set[str] = set()
+    with bar() as move:
+
+        def progress(stage: str, done: int, total: int | None) -> None:
+            if not talk.is_terminal and stage not in said:
+                say(f"{stage} ({(total or 0) // 10**6} MB)")
+            said.add(stage)
+            move(stage, done, total)
+
+        return ensure(agents, one, progress)
 
 
 def model_of(given: str | None, found: Fetched) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -61,7 +62,7 @@ async def install(request: Request) -> Response:
         raise BadRequest("name the agent: ?adapter=", hint=f"one of {', '.join(adapters())}", field="adapter")
     chosen = await asyncio.to_thread(adapter, name)
     scenario = await _scenario(request)
-    return Response(_script(services, scenario.name, chosen), media_type="text/x-shellscript")
+    return Response(_script(_called(request), services.home, scenario.name, chosen), media_type="text/x-shellscript")
 
 
 async def _scenario(request: Request) -> Scenario:
@@ -140,12 +141,17 @@ main
 """
 
 
-def _script(services: Services, scenario: str, chosen: Adapter) -> str:
+def _called(request: Request) -> str:
+    """The daemon's address as the caller knows it: the one it listens on may mean nothing on another machine."""
+    return f"{request.url.scheme}://{request.headers['host']}"
+
+
+def _script(url: str, home: Path, scenario: str, chosen: Adapter) -> str:
     """All in one function, so that a script cut short by the network does nothing.
 
     The state directory is where the install looks for the daemon once it listens elsewhere.
     """
-    values = {"url": services.url, "home": str(services.home.absolute()), "python": sys.executable}
+    values = {"url": url, "home": str(home.absolute()), "python": sys.executable}
     values |= {"scenario": scenario, "adapter": chosen.name}
     quoted = {name: shlex.quote(value) for name, value in values.items()}
     return _SCRIPT.format(summary=" ".join(chosen.summary.split()), **quoted)

@@ -49,7 +49,9 @@ def next_release(here: World, text: str, *more: Entry) -> None:
     here.daemon.start()
 
 
-def story(here: World, name: str, headless: tuple[str, ...], *, transcripts: str, **environ: str) -> None:
+def story(
+    here: World, name: str, headless: tuple[str, ...], *, transcripts: str, upgraded: bool = False, **environ: str
+) -> None:
     """The whole path of one agent; what lies outside of Reef's directory never changes."""
     before = fingerprint(here.home)
     refused(here.agent(name, *headless, TASK), 4, f"{name} is not installed", f"reef harness install {name}")
@@ -73,6 +75,12 @@ def story(here: World, name: str, headless: tuple[str, ...], *, transcripts: str
             here.agent(name, "report", "--score", "0", "--feedback", "missed the empty case", "--json"), "report"
         )
         assert set(said["references"]) == {row["agent_record_id"] for row in calls} and said["session"] in sessions
+    programs = here.agents / "programs"
+    if upgraded:
+        programs.rename(programs.with_name("away"))  # as after an upgrade, which pins another version
+        ran = ok(here.agent(name, *headless, TASK, **environ))
+        assert "installing" in ran.err and programs.is_dir()
+        shutil.rmtree(programs.with_name("away"))
     other = here.home / "with space"
     moved = World(here.home, other, here.daemon, here.model, here.cache)
     refused(moved.agent(name, "report", "--score", "1"), 4, "in this folder")
@@ -329,4 +337,4 @@ def test_other_agents_from_nothing_to_uninstall(
     """Real programs of 350 to 430 MB each."""
     if (why := npm_reaches(package, here.cache)) is not None:
         pytest.skip(why)
-    story(here, name, headless, transcripts=transcripts, **environ)
+    story(here, name, headless, transcripts=transcripts, upgraded=True, **environ)

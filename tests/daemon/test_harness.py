@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from reef.client import ReefClient, RemoteError
@@ -69,9 +70,14 @@ def test_a_harness_is_served_before_any_traffic(tmp_path: Path) -> None:
                 with pytest.raises(RemoteError) as refused:
                     client.get("/reef/harness", scenario=name)
                 assert refused.value.status == 400
+        for path in ("/reef/harness", "/reef/harness/adapters", "/reef/harness/install?adapter=pi"):
+            assert httpx.get(one.url + path).status_code == 401
         said = script(one, adapter="claude", scenario="first-day")
         token = (one.home / "token").read_text(encoding="utf-8").strip()
         assert token not in said and "--scenario first-day" in said and one.url in said
+        with one.client() as client:  # by whatever name it was called: another machine knows no other
+            called = client.http.get("/reef/harness/install?adapter=pi", headers={"host": "localhost:8900"}).text
+        assert "--url http://localhost:8900" in called
         assert subprocess.run(["bash", "-n"], input=said, text=True, check=False).returncode == 0
         left = subprocess.run(
             ["bash"], input=said, text=True, capture_output=True, env={"PATH": "/usr/bin:/bin"}, check=False
