@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Iterable
 
@@ -25,8 +26,13 @@ from reef.scenario import Scenario
 _END_MARKS = {
     "chat": (b"data: [DONE]", b"data:[DONE]"),
     "messages": (b"event: message_stop", b'data: {"type":"message_stop"', b'data: {"type": "message_stop"'),
-    "responses": (b"event: response.completed", b"event: response.incomplete", b"event: response.failed"),
+    "responses": tuple(
+        start % kind
+        for start in (b"event: response.%b", b'data: {"type":"response.%b"', b'data: {"type": "response.%b"')
+        for kind in (b"completed", b"incomplete", b"failed")
+    ),
 }
+_BLANK_LINE = re.compile(rb"\n\r?\n|\r\r")
 _MARK_BYTES = 64
 _LINGER_S = 1.0
 """How long a whole stream waits for its connection to end, so that it can be used again."""
@@ -160,13 +166,14 @@ class Relay(Response):
 
     async def _read_on(self, got: Answer, cut: int) -> None:
         """What follows the end mark at ``cut``; a server that stays on the line after its last event is not waited for,
-        and one that breaks off there has ended all the same."""
+        whether it is silent or talks on, and one that breaks off there has ended all the same."""
         clock = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError, UpstreamError, UpstreamTimeout):
             async with asyncio.timeout(None) as limit:
                 rest = got.slices()
                 while True:
-                    if self._sent.endswith((b"\n\n", b"\r\n\r\n")) and len(self._sent) > cut:
+                    ended = self._call.route == "chat" or _BLANK_LINE.search(self._sent, cut)
+                    if ended and limit.when() is None:
                         limit.reschedule(clock.time() + _LINGER_S)
                     try:
                         self._sent += await anext(rest)
@@ -193,7 +200,7 @@ class Relay(Response):
                 await self._comment(send)
 
     async def _comment(self, send: Send) -> None:
-        whole = not self._sent or self._sent.endswith((b"\n\n", b"\r\n\r\n"))
+        whole = not self._sent or self._sent.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
         if not self._events or not whole or self._sending:
             return  # never inside an event, and never in a body that has no events
         comment = b'event: ping\ndata: {"type": "ping"}\n\n' if self._call.route == "messages" else b": keep-alive\n\n"

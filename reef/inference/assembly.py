@@ -115,13 +115,16 @@ def unpack(raw: bytes, content_encoding: str) -> bytes:
 
 
 def _gunzip(raw: bytes) -> bytes:
+    """Member by member, each fed in slices that grow: what is left of a slice behind many small members is little to copy."""
     parts: list[bytes] = []
-    room = MAX_DECODED_BYTES + 1
-    while raw and room > 0:
-        member = zlib.decompressobj(31)
-        parts.append(member.decompress(raw, room))
-        room -= len(parts[-1])
-        raw = member.unused_data
+    room, at, whole = MAX_DECODED_BYTES + 1, 0, memoryview(raw)
+    while at < len(raw) and room > 0:
+        member, step = zlib.decompressobj(31), 256
+        while not member.eof and at < len(raw) and room > 0:
+            parts.append(member.decompress(whole[at : at + step], room))
+            room -= len(parts[-1])
+            at, step = at + step, min(step * 4, 2**20)
+        at = min(at, len(raw)) - len(member.unused_data)
     return b"".join(parts)
 
 

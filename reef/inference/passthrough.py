@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import urllib.request
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ _NOT_SENT = HOP_BY_HOP | {"host", "content-length", "content-encoding", "cookie"
 _NOT_RETURNED = HOP_BY_HOP | {"content-length", "set-cookie", "set-cookie2"}
 _CREDENTIALS = frozenset({"authorization", "x-api-key"})
 _READABLE_CODINGS = ("gzip", "deflate", "zstd")
+_CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no header's value may hold: one that does is not passed on, or the whole answer could not be."""
 _OWN_DEFAULTS = ("User-Agent", "Accept", "Content-Type", "Accept-Encoding")
 """Headers aiohttp would add by itself; the client's own are sent instead, or none."""
 _UNPAID = (401, 402, 403)
@@ -187,7 +190,7 @@ class PassthroughBackend:
         returned: list[tuple[str, str]] = []
         for key, held in response.raw_headers:
             name = key.decode("latin-1").lower()
-            if name not in _NOT_RETURNED:
+            if name not in _NOT_RETURNED and not _CONTROLS.search(held):
                 returned.append((name, held.decode("latin-1")))
         answer = _RelayedAnswer(response.status, returned, None, call.route, response, self.health)
         return await self.otherwise(call, answer) if response.status in (404, 405) else answer

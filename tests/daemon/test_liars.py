@@ -1,0 +1,105 @@
+"""Model servers that do not keep to the protocol: the client gets what can be given, in time, with a receipt that can be read."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.server
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from reef.inference.testing import Script, ScriptedProvider
+from tests.daemon.test_gateway import ANSWER, CHAT, JSON, SSE, STREAM
+from tests.daemon.test_relay import app_at, record, serving, stream
+from tests.support import daemon, provider
+
+RESPONSE = {"id": "r1", "object": "response", "status": "completed", "model": "m", "output": []}
+
+
+@pytest.mark.parametrize(
+    ("events", "then"),
+    [
+        (b"".join(STREAM), b": still here\n\n"),
+        (b"".join(STREAM).removesuffix(b"\n"), b""),
+        (b"".join(STREAM).replace(b"\n", b"\r"), b""),
+    ],
+    ids=["talks on", "no blank line", "carriage returns"],
+)
+async def test_a_server_that_does_not_let_go_after_its_end_is_left(tmp_path: Path, events: bytes, then: bytes) -> None:
+    done = threading.Event()
+
+    class Clinging(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(events)
+            while not done.wait(0.2):
+                self.wfile.write(then)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with serving(Clinging) as url:
+        async with app_at(tmp_path, url, idle_timeout_s="60") as (_, client):
+            try:
+                response = await asyncio.wait_for(stream(client), 20)
+            finally:
+                done.set()
+            assert response.content.startswith(events) and not response.content[len(events) :].replace(then, b"")
+            assert (await record(client, response))["state"] == "complete"
+
+
+@pytest.mark.parametrize("gap", [b"", b" "])
+def test_the_end_of_events_without_names_is_held_back_too(tmp_path: Path, gap: bytes) -> None:
+    """The record is complete before the client hears that the answer has ended."""
+    begin = b'data: {"type":"response.created","response":{"id":"r1"}}\n\n'
+    end = b'data: {"type":%b"response.completed","response":%b}\n\n' % (gap, json.dumps(RESPONSE).encode())
+    with (
+        provider(Script([begin, end], headers=SSE, pause_s=0.5)) as upstream,
+        daemon(tmp_path, reef_upstream_url=upstream.url) as one,
+        one.client() as client,
+        client.stream({"model": "m", "input": "hi"}, path="/v1/responses") as response,
+    ):
+        said = b""
+        for part in response.iter_raw():
+            said += part
+            if b"response.completed" in said:
+                assert client.record(response.headers["x-reef-agent-record-id"])["state"] == "complete"
+    assert said == begin + end
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_header_that_no_answer_may_carry_is_left_out(tmp_path: Path, streamed: bool) -> None:
+    class Odd(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("x-odd", "a\x01b")
+            self.send_header("x-even", "kept")
+            self.send_header("content-length", str(len(ANSWER)))
+            self.end_headers()
+            self.wfile.write(ANSWER)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with serving(Odd) as url, daemon(tmp_path, reef_upstream_url=url) as one, one.client() as client:
+        answer = client.http.post("/v1/chat/completions", json={**CHAT, "stream": streamed})
+        assert (answer.status_code, answer.content, answer.headers["x-even"]) == (200, ANSWER, "kept")
+        assert "x-odd" not in answer.headers
+        assert client.record(answer.headers["x-reef-agent-record-id"])["state"] == "complete"
+
+
+async def test_an_answer_packed_into_very_many_pieces_is_read_like_any_other(tmp_path: Path) -> None:
+    """It took a quarter of an hour when what was left was copied for each piece."""
+    packed = gzip.compress(ANSWER) + gzip.compress(b"") * 700_000
+    script = Script([packed], headers=[*JSON, ("content-encoding", "gzip")])
+    async with ScriptedProvider(script) as upstream, app_at(tmp_path, upstream.url) as (_, client):
+        answer = await client.post("/v1/chat/completions", json=CHAT, headers={"accept-encoding": "identity"})
+        assert (await record(client, answer))["response"] == json.loads(ANSWER)
