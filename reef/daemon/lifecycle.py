@@ -21,6 +21,7 @@ from typing import Any
 import uvicorn
 import uvloop
 from filelock import FileLock, Timeout
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from reef import __version__
 from reef.client import discovery
@@ -37,6 +38,9 @@ log = logging.getLogger("reef.daemon")
 
 _YOUNG_OBJECTS = 20_000
 """A request with a long conversation makes thousands of objects that are gone with it."""
+_HEAD_S = 60.0
+_HEAD_BYTES = 2**20
+_HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _LOCK_S = 0.5
 """Somebody who only asks whether a daemon runs holds the lock for an instant."""
 
@@ -75,6 +79,40 @@ def serve(config: Config, *, echo: bool) -> int:
             (home / "daemon.json").unlink(missing_ok=True)
 
 
+class _Protocol(HttpToolsProtocol):
+    """Bounds the head of a request in size and time: it comes before the token, and the parser takes whatever comes."""
+
+    _head_bytes = 0
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._late = self.loop.call_later(_HEAD_S, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._in_time()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.scope is not None and "method" in self.scope:  # the head is whole
+            self._head_bytes = 0
+            if self._late is not None:
+                self._in_time()
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > _HEAD_BYTES:
+            self.transport.write(_HEAD_TOO_LARGE)
+            self.transport.close()
+        elif self._late is None:
+            self._late = self.loop.call_later(_HEAD_S, self.transport.close)
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
 class _Server(uvicorn.Server):
     """Ends the streams of events when it is told to stop: by themselves they never end."""
 
@@ -92,6 +130,7 @@ async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
     server = _Server(
         uvicorn.Config(
             app,
+            http=_Protocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -99,7 +138,6 @@ async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
             date_header=False,  # a provider's own stands on what it answered
             timeout_graceful_shutdown=20,
             timeout_keep_alive=75,
-            h11_max_incomplete_event_size=64 * 1024,
         ),
         services.bus,
     )

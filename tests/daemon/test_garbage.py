@@ -180,6 +180,15 @@ def test_documents_of_any_shape_are_answered(one: Daemon, path: str, document: A
             assert error["message"], path
 
 
+@pytest.mark.parametrize("piece", [b"x-more: " + b"y" * 50_000 + b"\r\n", b"y" * 50_000], ids=["headers", "target"])
+def test_a_request_that_never_comes_to_its_body_is_refused(one: Daemon, piece: bytes) -> None:
+    """Whoever can connect can send headers: it takes no token, so it must not take memory either."""
+    host, port = one.url.removeprefix("http://").split(":")
+    begin = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n" if piece.endswith(b"\n") else b"GET /"
+    with socket.create_connection((host, int(port)), timeout=20) as sock, pytest.raises(ConnectionError):
+        sock.sendall(begin + piece * 2000)
+
+
 def test_the_log_names_no_secret(tmp_path: Path) -> None:
     """What cannot be parsed is not quoted in the log."""
     with daemon(tmp_path, reef_upstream_url="http://127.0.0.1:9") as running:
