@@ -93,18 +93,18 @@ class ReefClient:
         self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", session: str | None = None
     ) -> httpx.Response:
         """One plain model call; the receipt is in the header ``x-reef-agent-record-id``."""
-        headers = {"x-reef-session": session} if session is not None else {}
-        return self._checked(self._send("POST", path, json=body, headers=headers))
+        with self._reaching():
+            answer = self.http.request("POST", path, json=body, headers=_named(session))
+        return self._checked(answer)
 
     @contextlib.contextmanager
     def stream(
         self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", session: str | None = None
     ) -> Iterator[httpx.Response]:
         """A streamed model call as a context manager that gives the open httpx.Response."""
-        headers = {"x-reef-session": session} if session is not None else {}
         with (
             self._reaching(),
-            self.http.stream("POST", path, json={**body, "stream": True}, headers=headers) as response,
+            self.http.stream("POST", path, json={**body, "stream": True}, headers=_named(session)) as response,
         ):
             yield response
 
@@ -145,33 +145,29 @@ class ReefClient:
 
     def record(self, record_id: str) -> dict[str, Any]:
         """One record with its bodies."""
-        return self.get(f"/reef/records/{quote(record_id, safe='')}")
+        return self.get(f"/reef/records/{path_part(record_id)}")
 
     def request_bytes(self, record_id: str) -> bytes:
         """The exact bytes of a record's request."""
-        return self._checked(self._send("GET", f"/reef/records/{quote(record_id, safe='')}/request")).content
+        return self._checked(self._send("GET", f"/reef/records/{path_part(record_id)}/request")).content
 
     def records(self, scenario: str, **query: Any) -> list[dict[str, Any]]:
         """A page of records, newest first."""
-        found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{quote(scenario, safe='')}/records", **query)[
-            "records"
-        ]
+        found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{path_part(scenario)}/records", **query)["records"]
         return found
 
     def releases(self, scenario: str, **query: Any) -> list[dict[str, Any]]:
         """The chain, newest first."""
-        found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{quote(scenario, safe='')}/releases", **query)[
-            "releases"
-        ]
+        found: list[dict[str, Any]] = self.get(f"/reef/scenarios/{path_part(scenario)}/releases", **query)["releases"]
         return found
 
     def release(self, scenario: str, release_id: str) -> dict[str, Any]:
         """One release with the records it learned from."""
-        return self.get(f"/reef/scenarios/{quote(scenario, safe='')}/releases/{quote(release_id, safe='')}")
+        return self.get(f"/reef/scenarios/{path_part(scenario)}/releases/{path_part(release_id)}")
 
     def act(self, scenario: str, action: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """rollback, promote, reject, pause, resume or step."""
-        return self.post(f"/reef/scenarios/{quote(scenario, safe='')}/{action}", body or {})
+        return self.post(f"/reef/scenarios/{path_part(scenario)}/{action}", body or {})
 
     def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
         """Events as they happen; ends when the daemon does."""
@@ -203,21 +199,21 @@ class ReefClient:
         return found
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        try:
-            with self._reaching():
-                return self.http.request(method, path, **arguments)
-        except UnicodeEncodeError as error:
-            raise BadRequest(
-                f"{error.object[:40]!r} cannot be sent in a header", hint="name it with ASCII characters"
-            ) from error
+        with self._reaching():
+            return self.http.request(method, path, **arguments)
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
-        """What the transport raises, as DaemonUnreachable."""
+        """What the transport raises, as DaemonUnreachable, or BadRequest where nothing could be sent."""
         import httpx
 
         try:
             yield
+        except UnicodeEncodeError as error:
+            said = error.object[max(0, error.start - 20) : error.end + 20]
+            raise BadRequest(f"{said!r} cannot be sent: it is no UTF-8 text", hint="write it in UTF-8") from error
+        except httpx.LocalProtocolError as error:  # it never left: a line's end or another control in a header
+            raise BadRequest(f"this cannot be sent: {error}", hint="give a name without control characters") from error
         except (httpx.TransportError, httpx.InvalidURL, httpx.DecodingError) as error:
             raise DaemonUnreachable(
                 f"no answer from {self.url}: {error}", hint="start it with: reef up, or see: reef logs"
@@ -232,6 +228,19 @@ class ReefClient:
         except ValueError:
             body = {"error": {"message": f"HTTP {response.status_code}: {response.text[:200]}"}}
         raise RemoteError(response.status_code, body if isinstance(body, dict) else {})
+
+
+def _named(session: str | None) -> dict[bytes, bytes]:
+    return {} if session is None else {b"x-reef-session": session.encode()}
+
+
+def path_part(name: str) -> str:
+    """``name`` as one part of a path; what would be another path is the name of nothing."""
+    if name in ("", ".", ".."):
+        raise NotFound(
+            f"nothing is named {name!r}", hint="see what there is: reef scenarios, reef records, reef releases"
+        )
+    return quote(name, safe="")
 
 
 def discovery(home: Path) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reef.client import ReefClient, RemoteError
-from reef.errors import BadRequest
+from reef.errors import BadRequest, NotFound
 from tests.support import daemon
 
 
@@ -35,11 +35,25 @@ def test_events_that_are_refused_say_so(tmp_path: Path) -> None:
         assert failed.value.status == 401
 
 
-def test_what_no_header_can_hold_is_refused_in_words() -> None:
+def test_what_no_header_can_hold_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="header"):
         ReefClient("http://127.0.0.1:9", "token", scenario="ä")
-    with ReefClient("http://127.0.0.1:9", "token") as client, pytest.raises(BadRequest, match="header"):
-        client.call({}, session="海")
+    with daemon(tmp_path, reef_upstream_url="http://127.0.0.1:9") as one, one.client() as client:
+        for session, said in (("a\nb", "header"), ("\udcff", "UTF-8")):
+            with pytest.raises(BadRequest, match=said):
+                client.call({}, session=session)
+            with pytest.raises(BadRequest, match=said), client.stream({}, session=session):
+                pass
+        with pytest.raises(BadRequest, match="UTF-8"):
+            client.call({"messages": [{"role": "user", "content": "\udcff"}]})
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_what_would_be_another_path_names_nothing(name: str) -> None:
+    with ReefClient("http://127.0.0.1:9", "token") as client:
+        for ask in (client.record, client.request_bytes, client.records, client.releases):
+            with pytest.raises(NotFound, match="nothing is named"):
+                ask(name)
 
 
 def test_an_id_never_becomes_another_route(tmp_path: Path) -> None:

@@ -110,6 +110,11 @@ def run() -> int:
         show_error(
             ReefError(said, hint="see: reef doctor, or choose another state directory with --home"), as_json=as_json
         )
+    except UnicodeEncodeError as error:  # only bytes that the shell or a pipe gave, and that are no UTF-8
+        said = f"{error.object[max(0, error.start - 20) : error.end + 20]!r} is no UTF-8 text"
+        wrong = BadRequest(said, hint="write it in UTF-8")
+        show_error(wrong, as_json=as_json)
+        return wrong.exit_code
     except Exception as error:  # the last edge: a bug of ours is told in a line, and its trace only to who asks for it
         if isinstance(error, _TyperError):
             return _misused(error, as_json)

@@ -61,7 +61,8 @@ def scenario_of(client: ReefClient, scenario: str | None) -> str:
         return str(names[0])
     if not names:
         raise BadRequest("there is no scenario yet", hint='make a call first: reef call "hello"')
-    raise BadRequest(f"there are {len(names)} scenarios", hint=f"choose one with -s: {', '.join(names)}")
+    more = " and more, see: reef scenarios" if len(names) > 20 else ""
+    raise BadRequest(f"there are {len(names)} scenarios", hint=f"choose one with -s: {', '.join(names[:20])}{more}")
 
 
 def print_json(kind: str, data: Any) -> None:

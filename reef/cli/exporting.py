@@ -13,14 +13,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from reef.cli.bar import Progress, bar
 from reef.cli.common import HomeOption, JsonOption, client_of, print_json, say, since_of
 from reef.cli.place import home_of
-from reef.client import ReefClient, RemoteError
+from reef.client import ReefClient, RemoteError, path_part
 from reef.errors import BadRequest, Conflict, NotFound
 
 _KINDS = {"all": None, "records": "inference", "reports": "report", "training": "inference"}
@@ -185,7 +184,7 @@ def _rows(
     """The rows of all pages; one page is in memory at a time."""
     kind, found = _KINDS[what], client.get("/reef/scenarios")["scenarios"]
     if scenario is not None:
-        found = [client.get(f"/reef/scenarios/{quote(scenario, safe='')}")]
+        found = [client.get(f"/reef/scenarios/{path_part(scenario)}")]
     counted = [
         count for one in found for type, by in one["counts"].items() if kind in (None, type) for count in by.values()
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from rich.text import Text
@@ -22,6 +21,7 @@ from reef.cli.common import (
     table,
 )
 from reef.cli.place import here
+from reef.client import path_part
 
 scenarios_app = typer.Typer(no_args_is_help=False, help="Workloads: their records, trainer and releases.")
 
@@ -60,7 +60,7 @@ def scenarios_list(home: HomeOption = None, as_json: JsonOption = False) -> None
 def scenarios_show(name: NameArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """One scenario: what it holds, and what it waits for."""
     with client_of(home) as client:
-        found = client.get(f"/reef/scenarios/{quote(name, safe='')}")
+        found = client.get(f"/reef/scenarios/{path_part(name)}")
     if as_json:
         print_json("scenario", found)
         return

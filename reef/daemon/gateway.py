@@ -76,7 +76,7 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         found[name] = value
         if name.startswith("x-reef-tag-"):
-            meta.setdefault("tags", {})[name[11:]] = value
+            meta.setdefault("tags", {})[name[11:]] = value if value.isascii() else _utf8(value)
         elif not name.startswith("x-reef-") and value.rpartition(" ")[2] != services.token:
             kept.append((name, value))
     raw = await read_body(request, services.max_body_bytes)
@@ -92,7 +92,8 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
     scenario = found.get("x-reef-scenario") or services.default_scenario
     if not scenario:
         raise BadRequest("no x-reef-scenario header", hint="name the workload, e.g. x-reef-scenario: my-agent")
-    named = next((found[name] for name in _SESSION_HEADERS if found.get(name)), None) or body.get("prompt_cache_key")
+    named = next((found[name] for name in _SESSION_HEADERS if found.get(name)), None)
+    named = body.get("prompt_cache_key") if named is None else named if named.isascii() else _utf8(named)
     session = named if isinstance(named, str) else None
     path, record_id, stream = request.scope["path"], f"{_ids.getrandbits(128):032x}", body.get("stream") is True
     agent, tags = found.get("user-agent", ""), meta.get("tags", {})
@@ -124,6 +125,14 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
         record_id,
     )
     return call, Exchange(record_id, scenario, segments, time.time(), session, None, meta, lent)
+
+
+def _utf8(value: str) -> str:
+    """A header's value that is more than ASCII, as its client meant it."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
 
 
 async def _plain(request: Request, services: Services, scenario: Scenario, call: Call, exchange: Exchange) -> Response:

@@ -38,7 +38,7 @@ def read_json(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not JSON: {error}", hint="send a JSON object") from None
+        raise BadRequest(f"the body is not JSON: {error}", hint="send a JSON object in UTF-8") from None
 
 
 def read_json_whole(raw: bytes) -> Any:
@@ -48,7 +48,7 @@ def read_json_whole(raw: bytes) -> Any:
     except RecursionError:
         raise BadRequest("the body is nested too deeply", hint="send a flatter JSON document") from None
     except ValueError as error:  # no JSON, no UTF-8, or a number of more digits than Python reads
-        raise BadRequest(f"the body is not JSON: {error}", hint="send a JSON object") from None
+        raise BadRequest(f"the body is not JSON: {error}", hint="send a JSON object in UTF-8") from None
 
 
 def _refuse_constant(name: str) -> None:

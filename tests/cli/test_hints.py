@@ -219,3 +219,17 @@ def test_no_color_takes_colours_away_and_may_leave_weight(tmp_path: Path) -> Non
     colour = re.compile(r"\x1b\[[0-9;]*?(?:3[0-8]|4[0-8]|9[0-7])[;m]")
     assert colour.search(on_terminal(tmp_path, "status", columns=80))
     assert not colour.search(on_terminal(tmp_path, "status", columns=80, NO_COLOR="1"))
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    odd = "\udcff"  # what a byte that is no UTF-8 becomes on its way in
+    with provider(Script()) as upstream, daemon(tmp_path, reef_upstream_url=upstream.url, reef_upstream_model="m"):
+        for words in (
+            ("call", odd), ("call", "hi", "--session", odd), ("call", "hi", "--model", odd), ("records", "show", odd),
+            ("scenarios", "show", odd), ("export", "-s", odd), ("records", "-s", "s", "--session", odd),
+            ("report", odd, "--score", "1", "-s", "s"), ("report", "x", "--feedback", odd, "-s", "s"),
+        ):  # fmt: skip
+            ran = reef(tmp_path, *words)
+            refused(ran, 2, "error: ", "UTF-8")
+            assert "bug" not in ran.err, (words, ran.err)
+        assert reef(tmp_path, "records", "show", "..").code == 4

@@ -268,6 +268,23 @@ def test_sessions_come_from_the_clients_own_header(world: tuple[Daemon, Scripted
         assert record_of(one, response)["session"] == f"run-{header}"
 
 
+def test_a_session_and_a_tag_are_kept_as_they_are_written(world: tuple[Daemon, ScriptedProvider]) -> None:
+    one, upstream = world
+    play(upstream, Script([ANSWER], headers=JSON))
+    with one.client() as client:
+        headers = {b"x-reef-tag-town": "Münster".encode(), b"x-reef-tag-odd": b"\xff"}
+        response = client.http.post(
+            "/v1/chat/completions", json=CHAT, headers={**headers, b"x-reef-session": "海".encode()}
+        )
+        found = client.record(response.headers["x-reef-agent-record-id"])
+        assert (found["session"], found["meta"]["tags"]) == ("海", {"town": "Münster", "odd": "ÿ"})
+        client.call(CHAT, session="Köln")
+        with client.stream(CHAT, session="Köln") as streamed:
+            streamed.read()
+        assert len(client.records("s", session="Köln")) == 2
+        assert len(client.report(score=1, session="Köln")["references"]) == 2
+
+
 def test_many_clients_get_their_own_answers(world: tuple[Daemon, ScriptedProvider]) -> None:
     one, upstream = world
     play(upstream, Script([ANSWER], headers=JSON))
