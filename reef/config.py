@@ -345,11 +345,11 @@ def _interpolate(key: str, flat: Mapping[str, Setting], environ: Mapping[str, st
         )
         if defaults.get(rest) is not None:
             return defaults[rest]
-        if "." not in name and name in environ:
+        if "." not in name and environ.get(name):
             return environ[name]
         kind = "key" if "." in name else "environment variable"
         raise BadConfig(
-            f"{setting.origin}: {key} uses ${{{name}}}, but that {kind} is not set",
+            f"{setting.origin}: {key} uses ${{{name}}}, but that {kind} is {'empty' if name in environ else 'not set'}",
             hint=f"export {name}=..." if kind != "key" else f"add {name} to the file",
             field=key,
         )

@@ -117,3 +117,8 @@ def test_kinds_are_found_by_name_and_dotted_path_and_nothing_else() -> None:
 def test_a_recipe_must_be_frozen_like_its_base() -> None:
     with pytest.raises(TypeError, match="frozen"):
         dataclass(type("Loose", (Recipe,), {}))
+
+
+def test_an_empty_variable_is_told_from_one_that_is_not_set(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="that environment variable is empty"):
+        config(tmp_path, "reef:\n  upstream_model: ${EMPTY_X}\n", {"EMPTY_X": ""})

@@ -27,6 +27,7 @@ from reef.cli import (
     scenarios,
     tools,
     verify,
+    why,
     wrap,
 )
 from reef.cli.common import known_better, show_error, talk
@@ -67,6 +68,7 @@ for module in (
     records,
     scenarios,
     releases,
+    why,
     gate,
     harness,
     wrap,

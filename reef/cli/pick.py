@@ -9,6 +9,7 @@ from pathlib import Path
 import platformdirs
 
 from reef.config import Config
+from reef.errors import BadConfig
 
 OLLAMA = "http://127.0.0.1:11434"
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
@@ -34,6 +35,12 @@ def pick(config: Config) -> Pick:
     if service.model_path is not None or service.upstream_url is not None:
         target = service.model_path or service.upstream_url
         return Pick({}, f"answering with {target}" + (f", recipe {service.recipe}" if service.recipe else ""))
+    if service.upstream_model is not None:
+        raise BadConfig(
+            f"reef.upstream_model names {service.upstream_model!r}, and nothing says whose model that is",
+            hint="export REEF_UPSTREAM_URL=..., for example https://api.openai.com, and REEF_UPSTREAM_API_KEY",
+            field="reef.upstream_url",
+        )
     found = _ollama()
     if found is not None:
         overrides = {"reef.upstream_url": f"{OLLAMA}/v1", "reef.upstream_model": found}

@@ -129,7 +129,7 @@ def _act(spec: Spec, agent: Adapter, root: Path, url: str, boxed: bool) -> Ended
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     launch = environment(
-        tree, agent, binding, session=spec.episode, release="", folders={"config": config, "data": data}
+        tree, agent, binding, session=spec.episode, release="episode", folders={"config": config, "data": data}
     )
     words = [filled(word, {"prompt": spec.task["prompt"]}) for word in agent.run.headless]
     command = [*spec.start, *launch.arguments, *words]

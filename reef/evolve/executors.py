@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -47,10 +48,10 @@ class RayExecutor:
         try:
             import ray
         except ImportError as error:
-            raise BadConfig("executor: ray, but ray is not installed", hint="pip install 'reefd[slime]'") from error
+            raise BadConfig("executor: ray, but ray is not installed", hint="pip install 'reefd[ray]'") from error
         self._ray: Any = ray
         if not ray.is_initialized():
-            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
+            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         self._task = ray.remote(num_cpus=1, max_retries=0)(run_child)
 
     def run(self, spec: Spec) -> Result:

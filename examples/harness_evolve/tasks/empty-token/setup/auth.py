@@ -1,0 +1,6 @@
+TOKEN = "reef"
+
+
+def allowed(header):
+    scheme, token = header.split(" ")
+    return scheme == "Bearer" and TOKEN.startswith(token)
