@@ -65,7 +65,7 @@ class World:
 
     def curl_install(self, name: str, **environ: str) -> Ran:
         """The readme's line."""
-        url = f"{self.daemon.url}/reef/harness/install?adapter={name}"
+        url = self.daemon.url.replace("127.0.0.1", "localhost") + f"/reef/harness/install?adapter={name}"
         line = f"curl -fsS -H \"Authorization: Bearer $REEF_TOKEN\" '{url}' | bash"
         return self.run("bash", "-o", "pipefail", "-c", line, **environ)
 
