@@ -85,7 +85,8 @@ def bring(place: Place, adapter: Adapter, client: ReefClient, binding: Binding, 
     except ReefError as error:
         if error.code == "unauthorized":
             hint = f"export REEF_TOKEN=... (the daemon's token), or: reef harness install {place.adapter}"
-            raise Unauthorized(f"the daemon at {binding.url} takes another token", hint=hint) from error
+            said = f"the daemon at {binding.url} takes another token"
+            raise Unauthorized(said, hint=hint, code="other_token") from error
         raise
     model = found.model if found.model is not None and not remembered(place).get("own_model") else binding.model
     return sync(place, adapter, found.served, replace(binding, model=model))

@@ -75,21 +75,25 @@ def sync(place: Place, adapter: Adapter, served: Served, binding: Binding) -> Do
         for path, text in {**once, **wanted}.items():
             if known.get(path, {}).get("hash") != (one := at.digest(text)) and one not in coming.get(path, ()):
                 coming[path] = [*coming.get(path, ()), one]
+        bases: list[str] = manifest.get("coming_bases", [])
         if coming:
-            place.write(MANIFEST, {**manifest, "coming": coming})
+            now = [text for path, text in wanted.items() if path == adapter.settings.file]
+            place.write(MANIFEST, {**manifest, "coming": coming, "coming_bases": [*bases, *now]})
         files: dict[str, dict[str, Any]] = {path: one for path, one in known.items() if path in adapter.once}
         for path, text in once.items():
-            if place.text(path) is None:
+            current = place.text(path)
+            if current is None:
                 place.put(path, text)
                 done.written.append(path)
+            if current in (None, text):
                 files[path] = {"hash": at.digest(text), "once": True}
         for path, text in sorted(wanted.items()):
             mine = {known.get(path, {}).get("hash"), *coming.get(path, ())}
             if path == adapter.settings.file:
-                files[path] = _settle_settings(place, path, text, known.get(path, {}), done)
+                files[path] = _settle_settings(place, path, text, known.get(path, {}), bases, done)
             else:
                 files[path] = _settle(place, path, text, mine, known.get(path, {}), done)
-        for path in sorted((known.keys() | coming.keys()) - files.keys()):
+        for path in sorted((known.keys() | coming.keys()) - files.keys() - adapter.once.keys()):
             _take_away(place, path, known.get(path, {}), coming.get(path, ()), done)
         place.write(BINDING, {**(place.read(BINDING) or {}), **binding.as_dict()})
         place.write(FILE, served.tree.as_dict())
@@ -160,17 +164,24 @@ def _settle(
         done.written.append(path)
     elif current != text:
         done.kept.append(path)
-        if known.get("hash") != entry["hash"] and place.text(beside) != text:
+        lying = place.text(beside)
+        ours = lying is None or at.digest(lying) == known.get("beside")
+        if known.get("hash") != entry["hash"] and ours and lying != text:
             place.put(beside, text)
             done.written.append(beside)
-        if (said := place.text(beside)) is not None:
-            entry["beside"] = at.digest(said)
+            entry["beside"] = entry["hash"]
+        elif lying == text:
+            entry["beside"] = entry["hash"]
+        elif "beside" in known:
+            entry["beside"] = known["beside"]
         return entry
     _drop_beside(place, path, known)
     return entry
 
 
-def _settle_settings(place: Place, path: str, text: str, known: Mapping[str, Any], done: Done) -> dict[str, Any]:
+def _settle_settings(
+    place: Place, path: str, text: str, known: Mapping[str, Any], coming: Sequence[str], done: Done
+) -> dict[str, Any]:
     """The settings file, which the agent and the user write as well: key by key, and where both changed one, theirs stays."""
     current = place.text(path)
     entry = {"hash": at.digest(text), "base": text}
@@ -179,7 +190,7 @@ def _settle_settings(place: Place, path: str, text: str, known: Mapping[str, Any
         place.put(path, text)
         done.written.append(path)
         return entry
-    if base == text:
+    if base == text and not coming:
         return entry
     try:
         theirs = json.loads(current)
@@ -188,7 +199,8 @@ def _settle_settings(place: Place, path: str, text: str, known: Mapping[str, Any
     except ValueError:  # no JSON any more (comments, say): theirs as a whole
         return {**_settle(place, path, text, {known.get("hash")}, known, done), "base": text}
     lost: list[str] = []
-    result = _three_way(json.loads(base) if base else {}, theirs, json.loads(text), "", lost)
+    before = [json.loads(one) for one in (base or "{}", *coming)]
+    result = _merge(before, theirs, json.loads(text), "", lost)
     done.kept += [f"{path}: {key}" for key in lost]
     if result != theirs:
         place.put(path, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
@@ -199,21 +211,21 @@ def _settle_settings(place: Place, path: str, text: str, known: Mapping[str, Any
 _GONE = object()
 
 
-def _three_way(base: Any, theirs: Any, ours: Any, where: str, lost: list[str]) -> Any:
-    """``ours`` put into ``theirs`` wherever that still is what ``base`` was."""
+def _merge(before: Sequence[Any], theirs: Any, ours: Any, where: str, lost: list[str]) -> Any:
+    """``ours`` put into ``theirs`` wherever that still is what we once wrote (``before``: more than one after a crash)."""
     if not (isinstance(theirs, dict) and isinstance(ours, dict)):
-        if theirs in (base, ours):
+        if theirs in (*before, ours):
             return ours
-        if ours != base:
+        if ours not in before:
             lost.append(where.removeprefix("."))
         return theirs
-    before = base if isinstance(base, dict) else {}
     result = dict(theirs)
     for key in [*theirs, *(key for key in ours if key not in theirs)]:
-        old, now, new = before.get(key, _GONE), theirs.get(key, _GONE), ours.get(key, _GONE)
-        if new is _GONE and old is _GONE:
+        now, new = theirs.get(key, _GONE), ours.get(key, _GONE)
+        old = [one.get(key, _GONE) if isinstance(one, dict) else _GONE for one in before]
+        if new is _GONE and all(one is _GONE for one in old):
             continue  # theirs alone
-        merged = _three_way(old, now, {} if new is _GONE and isinstance(now, dict) else new, f"{where}.{key}", lost)
+        merged = _merge(old, now, {} if new is _GONE and isinstance(now, dict) else new, f"{where}.{key}", lost)
         if merged is _GONE or (merged == {} and new is _GONE):
             result.pop(key, None)
         else:
@@ -230,7 +242,7 @@ def _take_away(place: Place, path: str, known: Mapping[str, Any], coming: Sequen
         return
     if "base" in known:
         try:
-            rest = _three_way(json.loads(known["base"]), json.loads(current), {}, "", [])
+            rest = _merge([json.loads(known["base"])], json.loads(current), {}, "", [])
         except ValueError:
             rest = None
         if rest == {}:

@@ -83,6 +83,18 @@ def test_the_users_edit_wins_and_the_new_text_lies_beside(place: Place) -> None:
     assert mine.read_text() == "Be brief.\n"
 
 
+def test_a_new_text_that_the_user_works_on_is_not_taken_away(place: Place) -> None:
+    sync(place, PI, Served("r0", FIRST), BINDING)
+    (place.config / "AGENTS.md").write_text("Mine.\n")
+    sync(place, PI, Served("r1", SECOND), BINDING)
+    beside = place.config / "AGENTS.md.reef-new"
+    beside.write_text("Half merged.\n")
+    sync(place, PI, Served("r2", FIRST), BINDING)
+    sync(place, PI, Served("r3", SECOND), BINDING)
+    assert beside.read_text() == "Half merged.\n"
+    assert uninstall(place).kept == ["config/AGENTS.md", "config/AGENTS.md.reef-new"]
+
+
 def test_files_that_were_there_or_were_added_stay(place: Place) -> None:
     place.config.mkdir(parents=True)
     (place.config / "AGENTS.md").write_text("Older than the install.\n")
@@ -169,7 +181,7 @@ def test_a_place_is_never_outside(tmp_path: Path, name: str) -> None:
         Place(tmp_path, name, "work")
 
 
-@pytest.mark.parametrize("fails_at", range(1, 9))
+@pytest.mark.parametrize("fails_at", range(1, 11))
 def test_a_crash_in_the_middle_loses_nobodys_text(place: Place, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
     """What had been written before it is known as ours afterwards, also when the release has moved on."""
     sync(place, PI, Served("r0", FIRST), BINDING)
@@ -183,11 +195,14 @@ def test_a_crash_in_the_middle_loses_nobodys_text(place: Place, monkeypatch: pyt
         replace(source, target)
 
     third = SECOND.edit([Put(Entry("rules", "base", "Be third.\n")), Put(Entry("agent_command", "fix", "Fix.\n"))])
+    other = Binding(BINDING.url, BINDING.token, "work", "m-2")
     monkeypatch.setattr(os, "replace", failing)
     with contextlib.suppress(OSError):
-        sync(place, PI, Served("r1", third), BINDING)
+        sync(place, PI, Served("r1", third), other)
     monkeypatch.setattr(os, "replace", replace)
-    done = sync(place, PI, Served("r2", SECOND), BINDING)
+    last = Binding(BINDING.url, BINDING.token, "work", "m-3")
+    done = sync(place, PI, Served("r2", SECOND), last)
+    assert json.loads((place.config / "settings.json").read_text())["defaultModel"] == "m-3"
     assert done.kept == [] and (place.config / "AGENTS.md").read_text() == "Be exact.\n"
     assert not (place.config / "prompts").exists() and uninstall(place).kept == []
 
