@@ -22,9 +22,12 @@ _CONNECT_S = 5.0
 
 
 class RemoteError(ReefError):
-    """An error the daemon answered with; status, code, field and exit code are the daemon's."""
+    """An error the daemon answered with; status, code, field and exit code are the daemon's.
 
-    def __init__(self, status: int, body: Mapping[str, Any]) -> None:
+    ``receipt`` names the record of a model call that failed, None where nothing was recorded.
+    """
+
+    def __init__(self, status: int, body: Mapping[str, Any], receipt: str | None = None) -> None:
         said = body.get("error", body)
         error = said if isinstance(said, Mapping) else {"message": str(said)}
         super().__init__(
@@ -34,6 +37,7 @@ class RemoteError(ReefError):
             field=error.get("field"),
         )
         self.status = status
+        self.receipt = receipt
         kinds = ReefError.__subclasses__()
         named = [kind for kind in kinds if kind.code == self.code] or [
             kind for kind in kinds if vars(kind).get("status") == status
@@ -227,7 +231,8 @@ class ReefClient:
             body = response.json()
         except ValueError:
             body = {"error": {"message": f"HTTP {response.status_code}: {response.text[:200]}"}}
-        raise RemoteError(response.status_code, body if isinstance(body, dict) else {})
+        receipt = response.headers.get("x-reef-agent-record-id")
+        raise RemoteError(response.status_code, body if isinstance(body, dict) else {}, receipt)
 
 
 def _named(session: str | None) -> dict[bytes, bytes]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def spawn(home: Path, settings: Mapping[str, str], *, config: Path | None = None
             environ[f"REEF_{key[5:].upper()}"] = value
         else:
             arguments.append(f"--{key}={value}")
-    with (logs / "start.log").open("wb") as errors:
+    with open(logs / "start.log", "wb", opener=partial(os.open, mode=0o600)) as errors:
         return subprocess.Popen(
             arguments, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=environ, start_new_session=True
         )

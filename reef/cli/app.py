@@ -101,17 +101,19 @@ def run() -> int:
         show_error(told, as_json=as_json)
         return told.exit_code
     except typer.Abort as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # a question's has no cause
             raise KeyboardInterrupt from error
         show_error(ReefError("nothing was done: the answer was no", code="declined"), as_json=as_json)
     except BrokenPipeError:  # the reader of a pipe has left: nothing more to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        show_error(
-            ReefError(said, hint="see: reef doctor, or choose another state directory with --home"), as_json=as_json
-        )
+        if error.filename is None:
+            told = ReefError(f"what is printed cannot be written: {error.strerror or error}")
+        else:
+            hint = "see: reef doctor, or choose another state directory with --home"
+            told = ReefError(f"{error.filename}: {error.strerror}", hint=hint)
+        show_error(told, as_json=as_json)
     except UnicodeEncodeError as error:  # only bytes that the shell or a pipe gave, and that are no UTF-8
         said = f"{error.object[max(0, error.start - 20) : error.end + 20]!r} is no UTF-8 text"
         wrong = BadRequest(said, hint="write it in UTF-8")
@@ -132,10 +134,9 @@ def _misused(error: Any, as_json: bool) -> int:
     context, said = getattr(error, "ctx", None), error.format_message()
     path = "reef" if context is None else context.command_path
     if context is not None and type(error).__name__ == "NoArgsIsHelpError":
-        if not as_json:
-            typer.echo(context.get_help(), err=True)
-            return 2
-        said = "no command is given"
+        if said.strip():  # else making the error has printed it
+            typer.echo(said, err=True)
+        return 2
     message = re.split(r" ?\(?(?:Did you mean|Possible options)", said)[0].rstrip(".")
     if context is not None and not as_json:
         talk.print(Text(context.get_usage()))

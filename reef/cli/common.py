@@ -17,9 +17,8 @@ from rich.text import Text
 
 from reef.cli.place import here, home_of, place
 from reef.client import ReefClient, discovery
-from reef.config import default_home
 from reef.core.reports import check_name
-from reef.errors import BadRequest, DaemonUnreachable, ReefError, Unauthorized
+from reef.errors import BadRequest, DaemonUnreachable, NotFound, ReefError, Unauthorized
 
 SCHEMA_VERSION = 1
 _NARROWEST = 8
@@ -37,7 +36,7 @@ ScenarioOption = Annotated[
         envvar="REEF_SCENARIO",
         help="Scenario; needed only when there are several.",
         show_default=False,
-        autocompletion=lambda incomplete: complete_scenarios(incomplete),
+        autocompletion=lambda ctx, incomplete: complete_scenarios(ctx, incomplete),
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -60,7 +59,7 @@ def scenario_of(client: ReefClient, scenario: str | None) -> str:
     if len(names) == 1:
         return str(names[0])
     if not names:
-        raise BadRequest("there is no scenario yet", hint='make a call first: reef call "hello"')
+        raise NotFound("there is no scenario yet", hint='make a call first: reef call "hello"')
     more = " and more, see: reef scenarios" if len(names) > 20 else ""
     raise BadRequest(f"there are {len(names)} scenarios", hint=f"choose one with -s: {', '.join(names[:20])}{more}")
 
@@ -126,7 +125,7 @@ def known_better(error: ReefError) -> ReefError:
     home = home_of(place(None))
     found = discovery(home)
     if error.code.startswith("upstream_") and not error.hint:  # the shape of a provider's errors has no room for one
-        error.hint = "see: reef status, reef records --state failed"
+        error.hint = "see: reef status"
     if found is None or not (isinstance(error, DaemonUnreachable) or error.code == "unauthorized"):
         return error
     from reef.launch import locked  # what it loads is only needed where something is wrong
@@ -202,10 +201,10 @@ def confirm(question: str, yes: bool) -> None:
         raise typer.Abort
 
 
-def complete_scenarios(incomplete: str) -> list[str]:
+def complete_scenarios(context: typer.Context, incomplete: str) -> list[str]:
     """Scenario names for shell completion; nothing when the daemon does not answer at once."""
     try:
-        with ReefClient.from_home(default_home(), timeout_s=0.2) as client:
+        with ReefClient.from_home(home_of(context.params.get("home")), timeout_s=0.2) as client:
             names = [str(row["name"]) for row in client.get("/reef/scenarios")["scenarios"]]
     except ReefError:
         return []
@@ -215,7 +214,7 @@ def complete_scenarios(incomplete: str) -> list[str]:
 def complete_releases(context: typer.Context, incomplete: str) -> list[str]:
     """Release ids for shell completion."""
     try:
-        with ReefClient.from_home(default_home(), timeout_s=0.2) as client:
+        with ReefClient.from_home(home_of(context.params.get("home")), timeout_s=0.2) as client:
             name = scenario_of(client, context.params.get("scenario") or os.environ.get("REEF_SCENARIO"))
             ids = [str(row["release_id"]) for row in client.releases(name)]
     except ReefError:

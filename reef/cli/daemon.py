@@ -26,7 +26,7 @@ from reef.cli.common import (
     table,
     talk,
 )
-from reef.cli.pick import pick
+from reef.cli.pick import picked_config
 from reef.cli.place import here, home_of
 from reef.cli.reach import upstream_fix
 from reef.cli.tools import fetch_embedded
@@ -172,7 +172,7 @@ def _overrides(extra: list[str], named: tuple[str | None, ...]) -> dict[str, str
             )
         if not given:
             if not left:
-                raise BadRequest(f"--{key} needs a value")
+                raise BadRequest(f"--{key} needs a value", hint=f"put one behind it: --{key} VALUE")
             value = left.pop(0)
         found[key] = value
     return found
@@ -187,15 +187,13 @@ def _settings(
     """
     from reef.daemon.local import check_recipe, unread_variables
 
-    picked = pick(load(path, overrides=overrides, home=folder))
-    merged = {**picked.overrides, **overrides}
-    loaded = load(path, overrides=merged, home=folder)
+    loaded, picked = picked_config(path, folder, overrides)
     check_recipe(loaded)
     for sentence in unread_variables(loaded) if not quiet else ():
         say(f"warning: {sentence}", "yellow")
     if picked.needs_model:
         fetch_embedded(yes)
-    return merged, picked.said
+    return {**picked.overrides, **overrides}, picked.said
 
 
 def _check_agreement(found: dict[str, Any], folder: Path, path: Path | None, overrides: dict[str, str]) -> None:

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from reef import __version__
 from reef.cli.common import HomeOption, JsonOption, ago, out, print_json, say, size
-from reef.cli.pick import EMBEDDED_MODEL, models_folder
+from reef.cli.pick import EMBEDDED_MODEL, models_folder, picked_config
 from reef.cli.place import here, home_of
 from reef.cli.reach import holder_of, unreachable, upstream_fix, without_keys
 from reef.client import ReefClient, discovery
@@ -159,12 +159,16 @@ def _config(source: Path | None, home: Path) -> tuple[Config | None, Check]:
         loaded = load(source, home=home)
     except ReefError as error:
         return None, Check("config", "error", error.message, error.hint)
-    from reef.daemon.local import unread_variables
+    from reef.daemon.local import check_recipe, unread_variables
 
+    try:
+        check_recipe(picked_config(source, home, {})[0])
+    except ReefError as error:
+        return loaded, Check("config", "error", error.message, error.hint)
     if unread := unread_variables(loaded):
         return loaded, Check("config", "warning", "; ".join(unread), "unset what is not meant, or correct its name")
-    set_here = sorted({origin for origin in loaded.origins.values() if origin != "default"})
-    return loaded, Check("config", "ok", f"{len(set_here)} keys are set" if set_here else "defaults")
+    count = sum(origin != "default" for origin in loaded.origins.values()) + len(loaded.recipe_settings)
+    return loaded, Check("config", "ok", f"{count} set, the others as they are by default" if count else "defaults")
 
 
 def _home(home: Path) -> Check:
@@ -327,7 +331,7 @@ def _upstream(url: str, failure: dict[str, Any] | None) -> Check:
 
     shown = without_keys(url)
     if failure is not None:
-        said = f"calls to {shown} fail since {ago(failure['at'])}: {failure['code']}: {failure['message']}"
+        said = f"calls to {shown} have failed for {ago(failure['at'])}: {failure['code']}: {failure['message']}"
         return Check("upstream", "error", said, upstream_fix(failure["code"]))
     if proxy_of(url) is not None:
         return Check("upstream", "ok", f"{shown} goes through a proxy, and is not tried from here")

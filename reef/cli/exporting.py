@@ -88,6 +88,7 @@ def export(
         rows = _rows(client, what, scenario, first, progress)
         if output is None:
             count = _write_lines(rows, sys.stdout.buffer)
+            sys.stdout.buffer.flush()  # before it is said
         else:
             fresh = output.with_name(f".{output.name}.{os.getpid()}")
             try:
@@ -104,7 +105,7 @@ def export(
     if as_json:
         print_json("export", {"path": str(output), "rows": count, "what": what})
     else:
-        say(f"{count:,} rows" + (f" in {output}" if output is not None else ""))
+        say(f"{count:,} row{'' if count == 1 else 's'}" + (f" in {output}" if output is not None else ""))
 
 
 def import_file(

@@ -11,7 +11,18 @@ import typer
 from rich.text import Text
 
 from reef.cli.bar import bar
-from reef.cli.common import HomeOption, JsonOption, ScenarioOption, client_of, out, print_json, scenario_of, table, talk
+from reef.cli.common import (
+    SCHEMA_VERSION,
+    HomeOption,
+    JsonOption,
+    ScenarioOption,
+    client_of,
+    out,
+    print_json,
+    scenario_of,
+    table,
+    talk,
+)
 from reef.cli.releases import ReleaseArgument
 from reef.errors import BadRequest, Conflict
 
@@ -35,7 +46,9 @@ def add_to(app: typer.Typer) -> None:
 @gate_app.command("plan")
 def plan(
     effect: Annotated[float, typer.Option("--effect", help="How much better, in pass rate: 0.1 is ten points.")] = 0.1,
-    discordance: Annotated[float, typer.Option("--discordance", help="Share of pairs whose sides differ.")] = 0.3,
+    discordance: Annotated[
+        float, typer.Option("--discordance", min=0, max=1, help="Share of pairs whose sides differ.")
+    ] = 0.3,
     pairs: PairsOption = 200,
     alpha: AlphaOption = 0.05,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Minutes one episode takes.")] = None,
@@ -123,7 +136,7 @@ def simulate_rule(
     found = _run(settings, population, runs, seed, None)
     shown = {key: getattr(found, key) for key in ("published", "inconclusive", "runs", "mean_pairs")}
     if as_json:
-        typer.echo(json.dumps(shown))
+        typer.echo(json.dumps({"schema": f"reef.simulation/{SCHEMA_VERSION}", **shown}))  # one line, also on a terminal
         return
     share = f"{found.published} of {runs} published ({found.published / runs:.1%})"
     out.print(
@@ -211,7 +224,7 @@ def _population(make: Callable[[], Population]) -> Population:
     try:
         return make()
     except ValueError as error:
-        raise BadRequest(str(error), hint="choose a smaller --effect") from error
+        raise BadRequest(str(error), hint="choose an --effect nearer to 0") from error
 
 
 def _run(settings: GateSettings, population: Population, runs: int, seed: int, level: float | None) -> Simulated:

@@ -33,7 +33,9 @@ def logs(
     home: HomeOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
     lines: Annotated[int, typer.Option("-n", help="Lines to show.", min=0)] = 50,
-    level: Annotated[str, typer.Option(help="Only this level and above: debug, info, warning, error.")] = "debug",
+    level: Annotated[
+        str, typer.Option(help="Only this level and above: debug, info, warning, error, critical.")
+    ] = "debug",
     since: Annotated[str | None, typer.Option(help="Only from then on: 10m, 2h, 3d, or 2026-01-31T08:00.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines, as they are in the file.")] = False,
 ) -> None:

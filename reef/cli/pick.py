@@ -8,7 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
-from reef.config import Config
+from reef.config import Config, load
 from reef.errors import BadConfig
 
 OLLAMA = "http://127.0.0.1:11434"
@@ -52,6 +52,12 @@ def pick(config: Config) -> Pick:
         overrides |= {"reef.recipe": "pg", "reef.baseline": "running"}
         said += "; scores train it (recipe pg, change with --recipe)"
     return Pick(overrides, said, needs_model=not (folder / "config.json").exists())
+
+
+def picked_config(path: Path | None, home: Path, overrides: Mapping[str, str]) -> tuple[Config, Pick]:
+    """What ``reef up`` starts with, and what of it nobody has set."""
+    picked = pick(load(path, overrides=overrides, home=home))
+    return load(path, overrides={**picked.overrides, **overrides}, home=home), picked
 
 
 def _ollama() -> str | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,12 +31,12 @@ from reef.cli.place import home_of
 from reef.client import ReefClient, RemoteError, content_text
 from reef.errors import BadRequest, NotFound
 
-_LOOKED_UP = 20
+_LOOKED_UP, _MODELS = 20, 5
 _WAITS = "the report waits for it, and is refused when it has not come within reef.park_timeout_h"
 _KEPT = "the report is kept, and names it should it come"
 _USAGE = ("input_tokens", "output_tokens")
 
-TypeOption = Annotated[str | None, typer.Option(help="inference or report.")]
+TypeOption = Annotated[str | None, typer.Option(help="inference, report or training.")]
 StateOption = Annotated[str | None, typer.Option(help="complete, incomplete, parked, accepted, consumed, refused...")]
 SessionOption = Annotated[str | None, typer.Option(help="Only this session.")]
 LimitOption = Annotated[int, typer.Option("-n", help="How many.", min=1, max=500)]
@@ -68,26 +70,27 @@ def call(
     text = sys.stdin.read() if prompt == "-" else prompt
     messages = [{"role": "system", "content": system}] if system else []
     body: dict[str, Any] = {"messages": [*messages, {"role": "user", "content": text}]}
-    with client_of(home, scenario) as client:
+    for name, value in (("max_tokens", max_tokens), ("temperature", temperature)):
+        if value is not None:
+            body[name] = value
+    with contextlib.ExitStack() as held:
+        client = held.enter_context(client_of(home, scenario))
         body["model"] = model or _served_model(client)
-        for name, value in (("max_tokens", max_tokens), ("temperature", temperature)):
-            if value is not None:
-                body[name] = value
+        keep = held.enter_context(_last_call(home_of(home), scenario))
         if stream and not as_json:
-            receipt, release = _stream(client, body, session)
+            receipt, release = _stream(client, body, session, keep)
         else:
             response = client.call(body, session=session)
             receipt = response.headers.get("x-reef-agent-record-id", "")
+            keep(receipt)
             release = response.headers.get("x-reef-release-id")
             if as_json:
                 document = {"agent_record_id": receipt or None, "release_id": release, "response": response.json()}
                 print_json("call", document)
             else:
                 sys.stdout.write(content_text(response.json()) + "\n")
-    if receipt:
-        _remember(home_of(home), receipt, scenario)
-        if not as_json:
-            say(f"receipt {receipt}" + (f"  release {release}" if release else ""), "dim")
+    if receipt and not as_json:
+        say(f"receipt {receipt}" + (f"  release {release}" if release else ""), "dim")
 
 
 def report(
@@ -213,30 +216,45 @@ def _served_model(client: ReefClient) -> str:
     inference = client.status()["inference"]
     if inference["model"]:
         return str(inference["model"])
+    try:
+        names = [str(one["id"]) for one in client.get("/v1/models")["data"]]
+    except (KeyError, TypeError):
+        names = []  # another shape than the usual one
+    except RemoteError as error:
+        if error.status >= 500:
+            raise
+        names = []  # it lists none, or not to us
+    if len(names) == 1:
+        return names[0]
+    shown = f" ({', '.join(names[:_MODELS])}{', ...' if len(names) > _MODELS else ''})" if names else ""
     raise BadRequest(
         "which model? the provider was configured without one",
-        hint="give --model here, or start with: reef up --upstream-model NAME",
+        hint=f"give --model NAME{shown}, or start with: reef up --upstream-model NAME",
     )
 
 
-def _stream(client: ReefClient, body: dict[str, Any], session: str | None) -> tuple[str, str | None]:
+def _stream(
+    client: ReefClient, body: dict[str, Any], session: str | None, keep: Callable[[str], None]
+) -> tuple[str, str | None]:
     """Print text as it comes; returns receipt and release."""
     with client.stream(body, session=session) as response:
+        receipt = response.headers.get("x-reef-agent-record-id", "")
+        keep(receipt)
         if not response.is_success:
             response.read()
-            raise RemoteError(response.status_code, _document(response.text))
+            raise RemoteError(response.status_code, _document(response.text), receipt or None)
         for line in response.iter_lines():
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue
             event = _document(line[6:])
             if "error" in event:
                 sys.stdout.write("\n")
-                raise RemoteError(502, event)
+                raise RemoteError(502, event, receipt or None)
             for choice in event.get("choices") or ():
                 sys.stdout.write((choice.get("delta") or {}).get("content") or "")
                 sys.stdout.flush()
         sys.stdout.write("\n")
-        return response.headers.get("x-reef-agent-record-id", ""), response.headers.get("x-reef-release-id")
+        return receipt, response.headers.get("x-reef-release-id")
 
 
 def _document(text: str) -> dict[str, Any]:
@@ -247,11 +265,27 @@ def _document(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _remember(home: Path, receipt: str, scenario: str | None) -> None:
-    """Keep the last receipt, so that ``reef report`` can follow ``reef call``."""
+@contextlib.contextmanager
+def _last_call(home: Path, scenario: str | None) -> Iterator[Callable[[str], None]]:
+    """Keeps the receipt that ``reef report`` means when it names none: this call's, also when it fails or is cut short.
+
+    One that has no receipt leaves none: the report would be about an older answer.
+    """
     file = home / "last_call.json"
-    file.touch(mode=0o600)
-    file.write_text(json.dumps({"receipt": receipt, "scenario": scenario, "at": time.time()}), encoding="utf-8")
+    file.unlink(missing_ok=True)
+
+    def keep(receipt: str) -> None:
+        if receipt:
+            file.touch(mode=0o600)
+            file.write_text(json.dumps({"receipt": receipt, "scenario": scenario, "at": time.time()}), encoding="utf-8")
+
+    try:
+        yield keep
+    except RemoteError as error:
+        keep(error.receipt or "")
+        if error.receipt and error.code.startswith("upstream_") and not error.hint:
+            error.hint = f"see: reef status, reef records show {error.receipt}"
+        raise
 
 
 def _last(home: Path) -> dict[str, Any]:

@@ -9,9 +9,8 @@ import typer
 
 from reef.cli.bar import bar
 from reef.cli.common import HomeOption, JsonOption, YesOption, confirm, print_json, say, table
-from reef.cli.pick import EMBEDDED_MODEL, models_folder
+from reef.cli.pick import EMBEDDED_MODEL, models_folder, picked_config
 from reef.cli.place import home_of, place
-from reef.config import load
 from reef.errors import ReefError
 
 config_app = typer.Typer(no_args_is_help=True, help="The configuration.")
@@ -52,8 +51,9 @@ def demo(
     if list_them:
         table(("behaviour", "teaches"), ((one.name, one.title) for one in BEHAVIOURS.values()), empty="")
         return
+    made = Demo(behaviour, models_folder() / EMBEDDED_MODEL, home, steps=steps, seed=seed, as_json=as_json)
     fetch_embedded(yes)
-    result = Demo(behaviour, models_folder() / EMBEDDED_MODEL, home, steps=steps, seed=seed, as_json=as_json).run()
+    result = made.run()
     if as_json:
         print_json("demo", result)
 
@@ -70,7 +70,7 @@ def model_pull(yes: YesOption = False, as_json: JsonOption = False) -> None:
 
 @recipe_app.command("list")
 def recipe_list(as_json: JsonOption = False) -> None:
-    """The kinds of recipe that ``--recipe`` takes."""
+    """The kinds of recipe that --recipe takes."""
     from reef.daemon.local import recipes
 
     rows = recipes()
@@ -89,14 +89,16 @@ def config_show(
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Every key with the value that ``reef up`` would use from here; secrets are masked.
+    """Every key with the value that reef up would use from here; secrets are masked.
 
     A daemon that already runs keeps what it was started with.
     """
     from reef.daemon.local import config_rows, unread_variables
 
-    loaded = load(path, home=home_of(home))
+    loaded, picked = picked_config(path, home_of(home), {})
     rows = config_rows(loaded)
+    for name in picked.overrides:
+        rows[name]["origin"] = "reef up"
     for sentence in unread_variables(loaded) if not as_json else ():
         say(f"warning: {sentence}", "yellow")
     if as_json:
@@ -106,7 +108,7 @@ def config_show(
     table(
         columns,
         (
-            (name, "-" if row["value"] is None else row["value"], row["origin"])[: len(columns)]
+            (name, "-" if row["value"] in (None, "") else row["value"], row["origin"])[: len(columns)]
             for name, row in rows.items()
         ),
         empty="",

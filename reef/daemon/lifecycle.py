@@ -48,6 +48,7 @@ _LOCK_S = 0.5
 def serve(config: Config, *, echo: bool) -> int:
     """Run the daemon until it is told to stop; returns the exit code. ``echo`` also logs to stderr."""
     home = config.home
+    os.umask(0o077)  # for all that is made in it, also by children
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FileLock(home / "lock")
     try:

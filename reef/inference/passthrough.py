@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import re
 import urllib.request
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -237,7 +238,7 @@ class PassthroughBackend:
         if isinstance(error, TimeoutError):
             return UpstreamTimeout(f"the model's server at {self.health.address} did not answer in time")
         return UpstreamError(
-            f"the model's server at {self.health.address} cannot be reached: {error}",
+            f"the model's server at {self.health.address} cannot be reached: {_in_words(error)}",
             hint="check that it runs and that the upstream URL is right",
         )
 
@@ -283,3 +284,13 @@ def proxy_for(url: str) -> str | None:
     if urllib.request.proxy_bypass(host):
         return None
     return urllib.request.getproxies().get(parts.scheme)
+
+
+def _in_words(error: Exception) -> str:
+    """Why no connection was made; what the client library says of it names its own settings too."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
+    if isinstance(cause, ConnectionError) and cause.errno:
+        return os.strerror(cause.errno).lower()
+    if isinstance(error, aiohttp.ClientConnectorDNSError) and cause is not None and cause.strerror:
+        return cause.strerror.lower()
+    return str(error) or type(error).__name__

@@ -234,6 +234,15 @@ def test_a_daemon_that_was_killed_is_not_reachable(tmp_path: Path, monkeypatch: 
         stranger.wait()
 
 
+def test_an_output_that_takes_nothing_is_told_as_one(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "reef.cli.main", "recipe", "list"]
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60, check=False
+        )
+    assert done.returncode == 1 and done.stderr == "error: what is printed cannot be written: No space left on device\n"
+
+
 # -- calls, reports and records in front of a provider
 
 

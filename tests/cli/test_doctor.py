@@ -50,6 +50,31 @@ def test_a_home_in_order(home: Path) -> None:
     assert said.code == 0 and "try: reef up" in said.out
 
 
+def test_a_key_that_would_stop_the_start(home: Path) -> None:
+    file = home / "serve.yaml"
+    file.write_text("reef:\n  recipe: pg\n  batchsize: 3\n")
+    check = doctor(home, "-c", str(file), code=1)[0]["config"]
+    assert "unknown key reef.batchsize" in check["message"] and "reef.batch_size" in check["fix"]
+    file.write_text("reef:\n  batch_size: 3\n")  # of the recipe that reef up would pick
+    assert doctor(home, "-c", str(file))[0]["config"]["message"].startswith("1 set")
+    shown = reef(home, "config", "show", "-c", str(file), "--json").document
+    assert (shown["reef.recipe"]["value"], shown["reef.recipe"]["origin"]) == ("pg", "reef up")
+    assert (shown["reef.batch_size"]["value"], shown["reef.batch_size"]["origin"]) == (3, "serve.yaml:2")
+
+
+def test_what_the_daemon_makes_is_for_its_owner(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    before = os.umask(0o022)
+    try:
+        with provider(Script()) as upstream, daemon(home, reef_upstream_url=upstream.url, reef_recipe="harness") as one:
+            with one.client("s") as client:
+                client.post("/reef/scenarios", {"name": "s"})
+            assert doctor(home, REEF_UPSTREAM_URL=upstream.url)[0]["permissions"]["ok"]
+    finally:
+        os.umask(before)
+    assert not [path for path in home.rglob("*") if path.stat().st_mode & 0o077]
+
+
 def test_a_daemon_that_runs(home: Path) -> None:
     with provider(Script()) as upstream, daemon(home, reef_upstream_url=upstream.url) as one:
         port = one.url.rpartition(":")[2]

@@ -11,7 +11,8 @@ from tests.cli.test_cli import reef, schema
 def test_the_last_line_of_a_simulation_is_its_result(tmp_path: Path) -> None:
     ran = reef(tmp_path, "gate", "simulate", "--effect", "0", "--runs", "300", "--json")
     found = json.loads(ran.out.splitlines()[-1])
-    assert ran.code == 0 and set(found) == {"published", "inconclusive", "runs", "mean_pairs"}
+    assert ran.code == 0 and set(found) == {"schema", "published", "inconclusive", "runs", "mean_pairs"}
+    assert found["schema"] == "reef.simulation/1"
     assert found["runs"] == 300 and found["published"] <= 15 and found["mean_pairs"] > 10
     again = reef(tmp_path, "gate", "simulate", "--effect", "0", "--runs", "300", "--json")
     assert again.out == ran.out
@@ -32,6 +33,8 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         (("simulate", "--rule", "best"), "one of paired-e, wins, floor"),
         (("simulate", "--effect", "0.9"), "cannot differ"),
         (("plan", "--effect", "0.5", "--discordance", "0.1"), "differ at least that often"),
+        (("plan", "--effect", "-0.5"), "nearer to 0"),
+        (("plan", "--discordance", "3"), "'--discordance'"),
         (("plan", "--alpha", "2"), "alpha"),
     ):
         ran = reef(tmp_path, "gate", *words)

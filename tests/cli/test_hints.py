@@ -93,20 +93,23 @@ def test_a_relative_home_is_told_in_full_and_a_groups_home_is_its_commands(tmp_p
         (("up", "--upstream-ulr", "x"), "unknown argument '--upstream-ulr'", "did you mean --upstream-url?"),
         (("report", "x", "--feedback", " "), "--feedback is empty", "leave --feedback out"),
         (("logs", "--level", "loud"), "no level 'loud'", "warning"),
-        ((), "no command is given", "reef --help"),
     ],
 )
 def test_usage_errors_guess_and_obey_json(tmp_path: Path, words: tuple[str, ...], said: str, hint: str) -> None:
-    if words:
-        refused(reef(tmp_path, *words), 2, f"error: {said}", f"  try: {hint}" if "did" in hint else hint)
-    ran = reef(tmp_path, *words, "--json") if words else reef(tmp_path, "records", "show", "--json")
+    refused(reef(tmp_path, *words), 2, f"error: {said}", f"  try: {hint}" if "did" in hint else hint)
+    ran = reef(tmp_path, *words, "--json")
     assert (ran.code, ran.out) == (2, "")
     found = json.loads(ran.err)
     assert found["schema"] == "reef.error/1"
     error = found["error"]
     assert set(error) - {"field"} == {"code", "message", "hint"}
-    if words:
-        assert said in error["message"] and hint in error["hint"]
+    assert said in error["message"] and hint in error["hint"]
+
+
+@pytest.mark.parametrize("group", [(), ("gate",), ("config",), ("harness",)], ids=" ".join)
+def test_a_group_without_a_command_shows_its_help_once(tmp_path: Path, group: tuple[str, ...]) -> None:
+    ran = reef(tmp_path, *group)
+    assert ran.code == 2 and (ran.out + ran.err).count("Usage: ") == 1 and "error" not in ran.err
 
 
 @pytest.mark.parametrize(
@@ -178,6 +181,23 @@ def test_an_interrupted_command_says_so_in_one_line(tmp_path: Path, words: tuple
         assert json.loads(err)["error"]["code"] == "interrupted"
     else:
         assert err == "interrupted\n"
+
+
+def test_an_interrupt_at_a_question_is_no_answer(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with provider(Script()) as upstream, daemon(tmp_path, reef_upstream_url=upstream.url) as one:
+        with one.client("s") as client:
+            client.post("/reef/scenarios", {"name": "s"})
+        command = [sys.executable, "-m", "reef.cli.main", "rollback", "-s", "s", "--home", str(tmp_path)]
+        child = subprocess.Popen(command, stdin=theirs, stderr=subprocess.PIPE, cwd=ROOT, start_new_session=True)
+        assert child.stderr is not None
+        asked = child.stderr.read(len("serve the parent"))
+        child.send_signal(signal.SIGINT)
+        said = asked + child.stderr.read()
+        child.stderr.close()
+    os.close(ours)
+    os.close(theirs)
+    assert child.wait(60) == 130 and said.endswith(b"interrupted\n") and b"error" not in said
 
 
 # -- terminals

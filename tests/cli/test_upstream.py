@@ -175,3 +175,45 @@ def test_a_bad_value_of_a_variable_says_how_to_be_rid_of_it(tmp_path: Path) -> N
         ran = reef(tmp_path, *words, REEF_PORT="soon")
         refused(ran, 2, "env REEF_PORT: reef.port must be a whole number", "unset REEF_PORT")
         assert "reef config show" not in ran.err
+
+
+def models(*names: str) -> Script:
+    return answers.plain({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+
+
+def test_a_call_takes_the_only_model_of_its_provider(tmp_path: Path) -> None:
+    with provider(models("m-9"), answers.chat_plain(tools=False)) as upstream:
+        with daemon(tmp_path, reef_upstream_url=upstream.url):
+            assert reef(tmp_path, "call", "hello", "--no-stream").code == 0
+        assert json.loads(upstream.seen[-1].raw)["model"] == "m-9"
+    with provider(models(*"abcdefg")) as upstream, daemon(tmp_path, reef_upstream_url=upstream.url):
+        refused(reef(tmp_path, "call", "hello"), 2, "which model?", "--model NAME (a, b, c, d, e, ...)")
+    with provider(Script([b"no such page"], status=404)) as upstream, daemon(tmp_path, reef_upstream_url=upstream.url):
+        refused(reef(tmp_path, "call", "hello"), 2, "which model?", "--model NAME, or")
+
+
+@pytest.mark.parametrize("how", ["--stream", "--no-stream"])
+def test_a_report_is_about_the_last_call_also_when_that_failed(tmp_path: Path, how: str) -> None:
+    scripts = (answers.chat_plain(tools=False), Script([b'{"error":{"message":"overloaded"}}'], status=500))
+    with (
+        provider(*scripts) as upstream,
+        daemon(tmp_path, reef_upstream_url=upstream.url, reef_upstream_model="m") as one,
+    ):
+        first = schema(reef(tmp_path, "call", "hello", "--json", "-s", "a"), "call")["agent_record_id"]
+        failed = reef(tmp_path, "call", "hello", how, "-s", "b")
+        assert failed.code == 1
+        with one.client("b") as client:
+            (record,) = client.records("b")
+        said = schema(reef(tmp_path, "report", "--score", "0", "--json"), "report")
+        assert said["references"] == [record["agent_record_id"]] != [first]
+
+
+def test_a_call_that_cannot_reach_its_provider_names_its_record(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with daemon(tmp_path, reef_upstream_url=url, reef_upstream_model="m"):
+        for name in ("a", "b"):
+            ran = reef(tmp_path, "call", "hello", "-s", name)
+            refused(ran, 1, f"the model's server at {url} cannot be reached: connection refused.")
+            (command,) = re.findall(r"reef (records show \w+)", ran.err)
+            assert f"{url} cannot be reached" in reef(tmp_path, *command.split()).out
