@@ -19,7 +19,7 @@ its environment variable (where the table names one) or as a flag (`--reef.port 
 before the file, the file before the environment, the environment before the default. `${section.key}` and
 `${ENVIRONMENT_VARIABLE}` in a value are filled in. An unknown key, a key given twice, a wrong type or a value out of
 bounds stops the start with its line and the nearest name. `reef config show --origin`, with the same `-c`, prints
-what `reef up` would use and where that comes from.
+what `reef up` would use and where that comes from; what nobody set and it picks by itself has the origin `reef up`.
 """
 
 

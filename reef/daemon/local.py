@@ -16,7 +16,11 @@ from reef.config import SECTIONS, Config, env_name
 
 _SECRETS = ("reef.token", "reef.upstream_api_key")
 _SAID = ("REEF_HOME", "REEF_SCENARIO")
-_OTHER_VARIABLES = frozenset(
+_AGENTS = frozenset(
+    f"REEF_{name}" for name in ("AGENT_DIR", "AGENT_MODEL", "AGENT_TOKEN", "AGENT_URL", "RELEASE", "SESSION")
+)
+"""What a run of an agent is told: its own commands see them too."""
+_OTHER_VARIABLES = _AGENTS | frozenset(
     {*_SAID, "REEF_NPM_CACHE", "REEF_SEED", "REEF_ENGINE_KEY", "REEF_TRACE", "REEF_FAILPOINT", "REEF_SOAK"}
 )
 """Read in other places than the configuration: by commands, by children, by whoever looks for faults."""
