@@ -109,7 +109,7 @@ def run() -> int:
         return 0
     except OSError as error:
         if error.filename is None:
-            told = ReefError(f"what is printed cannot be written: {error.strerror or error}")
+            told = ReefError(f"this cannot be written: {error.strerror or error}")
         else:
             hint = "see: reef doctor, or choose another state directory with --home"
             told = ReefError(f"{error.filename}: {error.strerror}", hint=hint)

@@ -240,7 +240,7 @@ def test_an_output_that_takes_nothing_is_told_as_one(tmp_path: Path) -> None:
         done = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60, check=False
         )
-    assert done.returncode == 1 and done.stderr == "error: what is printed cannot be written: No space left on device\n"
+    assert done.returncode == 1 and done.stderr == "error: this cannot be written: No space left on device\n"
 
 
 # -- calls, reports and records in front of a provider
