@@ -136,7 +136,7 @@ def test_up_with_other_settings_names_them(tmp_path: Path) -> None:
 def test_variables_that_nothing_reads_are_named(tmp_path: Path) -> None:
     environ = {"REEF_PROT": "1", "REEF_HOUSE": "x", "REEF_SCENARIO": "s", "REEF_PG_BATCH_SIZE": "4", "REEF_NAMED": "m"}
     file = tmp_path / "serve.yaml"
-    file.write_text("reef:\n  upstream_model: ${REEF_NAMED}\n")
+    file.write_text("reef:\n  upstream_drop_beta: ${REEF_NAMED}\n")
     words = ("config", "show", "-c", str(file))
     ran = reef(tmp_path, *words, **environ)
     assert ran.code == 0 and ran.err.splitlines()[0].startswith("warning: nothing reads REEF_HOUSE")
