@@ -116,4 +116,4 @@ def _remember(place: Place, session: str, release_id: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], sys.argv[2:]))
+    sys.exit(run(sys.argv[1] if sys.argv[1:] else "", sys.argv[2:]))

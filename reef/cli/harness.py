@@ -57,8 +57,11 @@ def add_to(app: typer.Typer) -> None:
     app.command(context_settings=everything, add_help_option=False)(agent)
 
 
-def agent(name: AgentArgument) -> None:
-    """Run an installed agent, as reef-AGENT does: reef agent pi -p "fix the failing test" """
+def agent(context: typer.Context, name: AgentArgument) -> None:
+    """Run an installed agent, as reef-AGENT does. Example: reef agent pi -p "fix the failing test" """
+    if name in ("-h", "--help"):
+        out.print(context.get_help())
+        return
     from reef.cli.agent import run
 
     raise typer.Exit(run(name, sys.argv[sys.argv.index("agent") + 2 :]))  # as they were typed: a parser would take --
