@@ -77,7 +77,11 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
         found[name] = value
         if name.startswith("x-reef-tag-"):
             meta.setdefault("tags", {})[name[11:]] = value if value.isascii() else _utf8(value)
-        elif not name.startswith("x-reef-") and value.rpartition(" ")[2] != services.token:
+        elif (
+            not name.startswith("x-reef-")
+            and services.unsent not in value
+            and value.rpartition(" ")[2] != services.token
+        ):
             kept.append((name, value))
     raw = await read_body(request, services.max_body_bytes)
     body, segments = split_json(raw)
@@ -113,10 +117,13 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
         meta["helper"] = "episode"
     if found.get("x-stainless-retry-count", "0") != "0":
         meta["retry"] = True
+    query = request.scope["query_string"].decode("latin-1")
     call = Call(
         meta["route"],
         path,
-        request.scope["query_string"].decode("latin-1"),
+        query
+        if services.unsent not in query
+        else "&".join(one for one in query.split("&") if services.unsent not in one),
         raw,
         body,
         tuple(kept),
@@ -254,7 +261,9 @@ async def models(request: Request) -> Response:
     if not services.ready:
         raise services.not_ready()
     headers = tuple(
-        (name, value) for name, value in request.headers.items() if value.rpartition(" ")[2] != services.token
+        (name, value)
+        for name, value in request.headers.items()
+        if services.unsent not in value and value.rpartition(" ")[2] != services.token
     )
     return json_response(await services.backend.models(headers))
 

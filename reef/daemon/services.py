@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from reef.config import Config
 from reef.core.histogram import Histogram
 from reef.core.records_types import Delivery, Finish
-from reef.daemon.redact import as_keys, keys_of_address, needles
+from reef.daemon.redact import SHORTEST_KEY, as_keys, keys_of_address, needles
 from reef.errors import ReefError, StoreFull, Unavailable
 from reef.events import Bus
 from reef.inference.base import InferenceBackend
@@ -66,6 +66,8 @@ class Services:
     refuse_unrecorded: bool = field(init=False)
     train_helper_calls: bool = field(init=False)
     secrets: tuple[bytes, ...] = field(init=False)
+    unsent: str = field(init=False)
+    """A header or a query with this in it is not forwarded: the token, where it is long enough to be told from other text."""
     needles: tuple[bytes, ...] = field(init=False)
     """A text without any of these holds no secret, however it is spelled."""
 
@@ -79,6 +81,7 @@ class Services:
         self.train_helper_calls = service.train_helper_calls
         address = keys_of_address(service.upstream_url or "")
         self.secrets = as_keys((self.token, service.upstream_api_key or "", *address))
+        self.unsent = self.token if len(self.token) >= SHORTEST_KEY else "\n"
         self.needles = needles(self.secrets)
 
     @property

@@ -250,7 +250,10 @@ def test_the_reef_token_never_goes_upstream(world: tuple[Daemon, ScriptedProvide
     token = (one.home / "token").read_text().strip()
     for header in ({"authorization": f"Bearer {token}"}, {"x-api-key": token}):
         httpx.post(one.url + "/v1/chat/completions", json=CHAT, headers=header)
+    odd = {"x-api-key": token, "referer": f"http://here/?token={token}", "x-odd": f"a={token};b=1"}
+    httpx.post(f"{one.url}/v1/chat/completions?beta=true&key={token}", json=CHAT, headers=odd)
     assert all(token not in value for seen in upstream.seen for _, value in seen.headers)
+    assert upstream.seen[-1].target == "/v1/chat/completions?beta=true"
 
 
 def test_a_websocket_attempt_falls_back(world: tuple[Daemon, ScriptedProvider]) -> None:
