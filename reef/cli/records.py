@@ -91,6 +91,8 @@ def call(
                 sys.stdout.write(content_text(response.json()) + "\n")
     if receipt and not as_json:
         say(f"receipt {receipt}" + (f"  release {release}" if release else ""), "dim")
+    elif not as_json:
+        say("this answer was not recorded, and nothing can be reported on it; see why: reef status")
 
 
 def report(
@@ -272,7 +274,8 @@ def _last_call(home: Path, scenario: str | None) -> Iterator[Callable[[str], Non
     One that has no receipt leaves none: the report would be about an older answer.
     """
     file = home / "last_call.json"
-    file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # where nothing can be written no report is taken either
+        file.unlink(missing_ok=True)
 
     def keep(receipt: str) -> None:
         if receipt:

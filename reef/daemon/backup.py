@@ -7,6 +7,7 @@ last, with a hash of every member: a file that was cut short has none. Needs no 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -77,11 +78,7 @@ def restore(source: Path, home: Path, *, force: bool, progress: Progress) -> dic
     home = home.resolve()
     used = home.exists() and (not home.is_dir() or any(home.iterdir()))
     if used and not force:
-        raise Conflict(
-            f"{home} is not empty",
-            hint="name another directory with --home, or add --force: the old one is moved aside, not deleted",
-            code="not_empty",
-        )
+        raise _not_empty(home)
     with _nobody_there(home) if used else contextlib.nullcontext():
         home.parent.mkdir(parents=True, exist_ok=True)
         fresh = home.with_name(f".{home.name}.restore-{os.getpid()}")
@@ -94,11 +91,24 @@ def restore(source: Path, home: Path, *, force: bool, progress: Progress) -> dic
             aside = home.with_name(f"{home.name}.before-{time.strftime('%Y%m%d-%H%M%S')}") if used else None
             if aside is not None:
                 os.rename(home, aside)
-            os.rename(fresh, home)
+            try:
+                os.rename(fresh, home)
+            except OSError as error:  # another restore was faster
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise _not_empty(home) from error
+                raise
             _sync(home.parent)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return {**manifest, "home": str(home), "moved_to": None if aside is None else str(aside)}
+
+
+def _not_empty(home: Path) -> Conflict:
+    return Conflict(
+        f"{home} is not empty",
+        hint="name another directory with --home, or add --force: the old one is moved aside, not deleted",
+        code="not_empty",
+    )
 
 
 # -- writing

@@ -19,6 +19,7 @@ import pytest
 
 from reef.client import ReefClient, RemoteError
 from reef.errors import DaemonUnreachable
+from tests.cli.test_cli import reef, refused
 from tests.faults.machine import disk
 from tests.faults.test_kill import asking, sound
 from tests.faults.world import Echo
@@ -121,6 +122,19 @@ def test_a_daemon_starts_on_a_full_disk_and_says_so(tmp_path: Path) -> None:
             filler.unlink()
             eventually(lambda: records_again(client, caller), 30)
             caller.check(client)
+
+
+def test_a_call_that_was_not_recorded_says_so_and_a_report_has_nothing_to_name(tmp_path: Path) -> None:
+    with on_a_disk(tmp_path, upstream_model="m") as (plugged, one), one.client() as client:
+        words = ("call", "hi", "--no-stream", "-s", "s")
+        assert "receipt" in reef(one.home, *words).err
+        plugged.fill()
+        Caller().until(client, UNRECORDED)
+        for more in ((), ("--json",)):
+            ran = reef(one.home, *words, *more)
+            assert ran.code == 0 and ran.out
+            assert ran.document["agent_record_id"] is None if more else "was not recorded" in ran.err
+            refused(reef(one.home, "report", "--score", "1", "-s", "s"), 4, "no earlier reef call")
 
 
 def test_retention_frees_room_inside_the_database_of_a_full_disk(tmp_path: Path) -> None:
