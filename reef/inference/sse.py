@@ -58,7 +58,7 @@ class EventCutter:
         """The events that ``chunk`` completes."""
         text, half = self._rest + chunk, b""
         if b"\r" in text:
-            if text.endswith(b"\r"):  # perhaps the first half of a line end
+            if text.endswith(b"\r") and not text.endswith(b"\r\r"):  # perhaps the first half of a line end
                 text, half = text[:-1], b"\r"
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         whole, mark, rest = text.rpartition(b"\n\n")

@@ -19,6 +19,19 @@ from tests.support import daemon, provider
 RESPONSE = {"id": "r1", "object": "response", "status": "completed", "model": "m", "output": []}
 
 
+def test_an_end_in_carriage_returns_is_read_at_once_where_it_is_translated(tmp_path: Path) -> None:
+    """The last of them may be half of a line's end, but what stands before it is whole."""
+    events = b"".join(STREAM).replace(b"\n", b"\r")
+    settings = {"reef_upstream_api": "chat", "reef_idle_timeout_s": "3"}
+    with (
+        provider(Script([events], headers=SSE, pause_s=20)) as upstream,
+        daemon(tmp_path, reef_upstream_url=upstream.url, **settings) as one,
+        one.client() as client,
+        client.stream({**CHAT, "max_tokens": 9}, path="/v1/messages") as response,
+    ):
+        assert b"message_stop" in response.read()
+
+
 @pytest.mark.parametrize(
     ("events", "then"),
     [
