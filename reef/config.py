@@ -85,6 +85,7 @@ class Service:
     idle_timeout_s: float = knob(300.0, "longest silence of the provider within an answer", gt=0)
     keepalive_s: float = knob(10.0, "send a comment on a stream that has been silent this long", gt=0)
     max_body_mb: float = knob(64.0, "largest request body, after decompression", gt=0)
+    max_answer_mb: float = knob(256.0, "largest answer of the provider; one that goes on is ended there", gt=0)
     train_helper_calls: bool = knob(
         False, "let a coding agent's calls without tools (titles, summaries, probes) train as well"
     )

@@ -210,6 +210,7 @@ def _backend(config: Config, engine: TorchRuntime | None, serving: ServingTable)
         api_key=service.upstream_api_key,
         connect_timeout_s=service.connect_timeout_s,
         idle_timeout_s=service.idle_timeout_s,
+        max_answer_bytes=int(service.max_answer_mb * 2**20),
         drop_beta=service.upstream_drop_beta,
     )
 

@@ -33,6 +33,8 @@ _END_MARKS = {
     ),
 }
 _BLANK_LINE = re.compile(rb"\n\r?\n|\r\r")
+_WHOLE = (b"\n\n", b"\r\n\r\n", b"\r\r")
+"""What the last event ends with, where none is cut."""
 _MARK_BYTES = 64
 _LINGER_S = 1.0
 """How long a whole stream waits for its connection to end, so that it can be used again."""
@@ -130,8 +132,11 @@ class Relay(Response):
         return None
 
     def _told(self, error: ReefError) -> bytes:
-        """``error`` as the stream's last event; nothing where an event would not be understood."""
-        return error_event(self._call.route, error) if self._events else b""
+        """``error`` as the stream's last event, apart from half of one; nothing where an event would not be understood."""
+        if not self._events:
+            return b""
+        apart = b"" if not self._sent or self._sent.endswith(_WHOLE) else b"\n\n"
+        return apart + error_event(self._call.route, error)
 
     async def _pass_on(self, send: Send, got: Answer) -> tuple[bytes, str | None]:
         """Relay slices; returns the held-back end and why the stream is not whole (None when it is)."""
@@ -161,7 +166,7 @@ class Relay(Response):
         finish = got.finish(bytes(self._sent))
         if finish.state is RecordState.INCOMPLETE and self._events:
             error = ReefError("the model's server ended the stream before its end", code=finish.reason or "no_end_mark")
-            return error_event(self._call.route, error), finish.reason
+            return self._told(error), finish.reason
         return self._waiting, None
 
     async def _read_on(self, got: Answer, cut: int) -> None:
@@ -200,7 +205,7 @@ class Relay(Response):
                 await self._comment(send)
 
     async def _comment(self, send: Send) -> None:
-        whole = not self._sent or self._sent.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
+        whole = not self._sent or self._sent.endswith(_WHOLE)
         if not self._events or not whole or self._sending:
             return  # never inside an event, and never in a body that has no events
         comment = b'event: ping\ndata: {"type": "ping"}\n\n' if self._call.route == "messages" else b": keep-alive\n\n"

@@ -54,12 +54,21 @@ class _RelayedAnswer:
     _route: str
     _response: aiohttp.ClientResponse
     _health: Health
+    _left_bytes: int
     _broken: str | None = None
 
     async def slices(self) -> AsyncIterator[bytes]:
-        """Body bytes as the network gives them; UpstreamError or UpstreamTimeout when they break off."""
+        """Body bytes as the network gives them; UpstreamError or UpstreamTimeout when they break off, or do not end."""
         try:
             async for chunk in self._response.content.iter_any():
+                self._left_bytes -= len(chunk)
+                if self._left_bytes < 0:
+                    self._broken = "answer_too_large"
+                    raise UpstreamError(
+                        "the model's server sent more than one answer may hold",
+                        hint="raise reef.max_answer_mb if that is right",
+                        code=self._broken,
+                    )
                 yield chunk
         except TimeoutError as error:
             self._broken = "upstream_timeout"
@@ -124,6 +133,7 @@ class PassthroughBackend:
         api_key: str | None = None,
         connect_timeout_s: float = 10.0,
         idle_timeout_s: float = 600.0,
+        max_answer_bytes: int = 2**28,
         model: str | None = None,
         drop_beta: str | None = None,
     ) -> None:
@@ -132,6 +142,7 @@ class PassthroughBackend:
         self._is_anthropic = (urlsplit(self._base).hostname or "").endswith("anthropic.com")
         self._api_key = api_key
         self._model = model
+        self._max_answer_bytes = max_answer_bytes
         self._drop_beta = frozenset((drop_beta or "").replace(" ", "").split(",")) - {""}
         self._timeout = aiohttp.ClientTimeout(
             total=None, connect=None, sock_connect=connect_timeout_s, sock_read=idle_timeout_s
@@ -193,7 +204,9 @@ class PassthroughBackend:
             name = key.decode("latin-1").lower()
             if name not in _NOT_RETURNED and not _CONTROLS.search(held):
                 returned.append((name, held.decode("latin-1")))
-        answer = _RelayedAnswer(response.status, returned, None, call.route, response, self.health)
+        answer = _RelayedAnswer(
+            response.status, returned, None, call.route, response, self.health, self._max_answer_bytes
+        )
         return await self.otherwise(call, answer) if response.status in (404, 405) else answer
 
     async def otherwise(self, call: Call, answered: Answer | None) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import http.server
 import json
@@ -116,3 +117,39 @@ async def test_an_answer_packed_into_very_many_pieces_is_read_like_any_other(tmp
     async with ScriptedProvider(script) as upstream, app_at(tmp_path, upstream.url) as (_, client):
         answer = await client.post("/v1/chat/completions", json=CHAT, headers={"accept-encoding": "identity"})
         assert (await record(client, answer))["response"] == json.loads(ANSWER)
+
+
+@pytest.mark.parametrize("kind", ["plain", "streamed", "streamed without events", "translated", "translated stream"])
+async def test_an_answer_without_an_end_is_ended_by_its_size(tmp_path: Path, kind: str) -> None:
+    class Endless(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "application/json" if "events" in kind else SSE[0][1])
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):
+                while not done.is_set():
+                    self.wfile.write(STREAM[0] * 100)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    done = threading.Event()
+    path = "/v1/messages" if "translated" in kind else "/v1/chat/completions"
+    settings = {"max_answer_mb": "0.5", "upstream_api": "chat"}
+    with serving(Endless) as url:
+        async with app_at(tmp_path, url, **settings) as (_, client):
+            asked = {**CHAT, "max_tokens": 9, "stream": "stream" in kind}
+            try:
+                response = await asyncio.wait_for(client.post(path, json=asked), 20)
+            finally:
+                done.set()
+            kept = await record(client, response)
+            assert kept["state"] == ("failed" if kind == "translated" else "incomplete")
+            assert kept["reason"]["code"] == "answer_too_large"
+            if "stream" not in kind:
+                assert response.status_code == 502 and "reef.max_answer_mb" in response.text
+            elif kind == "streamed without events":
+                assert 0 < len(response.content) <= 2**19
+            else:
+                assert b"reef.max_answer_mb" in response.content.split(b"\n\n")[-2]
