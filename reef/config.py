@@ -90,6 +90,9 @@ class Service:
         False, "let a coding agent's calls without tools (titles, summaries, probes) train as well"
     )
     publish: str = knob("auto", "serve an accepted release at once, or hold it for review", choices=("auto", "review"))
+    auto_rollback: bool = knob(False, "go back by itself when reports show that a release is worse than the one before")
+    canary: float = knob(0.0, "share of sessions that an accepted harness is tried on before it is served to all", ge=0)
+    canary_reports: int = knob(20, "reports after which a canary that is not worse is served to all", gt=0)
     on_store_failure: str = knob("relay", "answer without a receipt, or refuse with 507", choices=("relay", "refuse"))
     retention_days: float = knob(90.0, "bodies older than this are removed (0: never); rows stay", ge=0)
     retention_gb: float = knob(20.0, "bodies beyond this size are removed, oldest first (0: no limit)", ge=0)

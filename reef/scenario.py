@@ -21,6 +21,7 @@ from reef.records import RecordStore
 from reef.releases import ReleaseChain
 from reef.train.loop import Trainer
 from reef.train.thread import TrainerThread
+from reef.train.watch import Watch, WatchSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,13 @@ class Scenarios:
         *,
         create: bool,
         review: bool,
+        watch: WatchSettings,
         park_timeout_s: float,
     ) -> None:
         self.records, self.chain, self.bus = records, chain, bus
         self.recipe, self.backend = recipe, backend
         self._create, self._review, self._park_timeout_s = create, review, park_timeout_s
+        self._watch = watch
         self.opened: dict[str, Scenario] = {}
         """The path of a request looks here first: one dict look-up."""
         self._lock = threading.Lock()
@@ -188,6 +191,8 @@ class Scenarios:
             self.records.known(name)
             return Scenario(name, self.recipe, self.backend, None, surface)
         built.review, built.park_timeout_s = self._review, self._park_timeout_s
+        if self._watch != WatchSettings():
+            built.watch, built.canary = Watch(self.chain, name, self._watch), self._watch.canary
         paused = self.chain.scenario(name).paused
         self.records.known(name)
         thread = TrainerThread(built, self.bus, paused=paused)

@@ -13,6 +13,7 @@ from reef.records import RecordStore
 from reef.releases import ReleaseChain
 from reef.runtime.testing import StubTrainingRuntime
 from reef.scenario import Scenarios
+from reef.train.watch import WatchSettings
 from tests.support import eventually
 from tests.train.factories import inference, report
 
@@ -38,6 +39,7 @@ def scenarios(records: RecordStore, runtime: StubTrainingRuntime, batch_size: in
         PassthroughBackend("http://127.0.0.1:9"),
         create=True,
         review=False,
+        watch=WatchSettings(),
         park_timeout_s=3600.0,
     )
 

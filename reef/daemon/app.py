@@ -37,6 +37,7 @@ from reef.store import Store
 from reef.store.retention import Limits, Retention
 from reef.train.torch_runtime.runtime import TorchRuntime
 from reef.train.torch_runtime.settings import TrainSettings
+from reef.train.watch import WatchSettings
 
 log = logging.getLogger("reef.daemon")
 
@@ -82,6 +83,7 @@ def build_app(config: Config, token: str) -> Starlette:
         backend,
         create=config.service.create_scenarios,
         review=config.service.publish == "review",
+        watch=WatchSettings(config.service.auto_rollback, config.service.canary, config.service.canary_reports),
         park_timeout_s=config.service.park_timeout_h * 3600,
     )
     limits = Limits(config.service.retention_days, config.service.retention_gb, config.service.keep_releases)
@@ -223,6 +225,12 @@ def _check_agreement(config: Config, recipe: Recipe) -> None:
             f"reef.batch_size is {batch}, but training.global_batch_size is {declared}",
             hint="a Slime step takes exactly global_batch_size rollouts: make them equal",
             field="training.global_batch_size",
+        )
+    if config.service.canary and recipe.build_surface().kind != "harness":
+        raise BadConfig(
+            f"reef.canary serves two harnesses side by side, and recipe {recipe.name} has none",
+            hint="leave it out; reef.auto_rollback works for every recipe",
+            field="reef.canary",
         )
     for name in ("ray_address", "inference_url"):
         value = getattr(config.service, name)

@@ -59,6 +59,7 @@ async def report(request: Request) -> Response:
         RecordState.PARKED,
         session=parsed.session,
         reason=None if trained else "record_only: this scenario's recipe updates nothing",
+        meta={} if parsed.score is None else {"score": parsed.score},
     )
     (stored,) = await asyncio.wrap_future(services.records.submit(record))
     scenario = known or await services.scenarios.open(name)  # made by now, in the transaction that took the report

@@ -82,3 +82,23 @@ _STATEMENTS = (
     " ('parked','accepted') AND r.state = 'accepted' AND i.release_id IS NOT NULL",
     "SELECT s.name, t.outcome, COUNT(*) FROM steps t JOIN scenarios s ON s.id = t.scenario_id GROUP BY s.id, 2",
 )
+
+
+_WATCHED = 2000
+
+
+def scores_by_release(store: Store, scenario: str) -> dict[str, list[float]]:
+    """Scores from 0 to 1 of the newest reports, oldest first, by the release that answered the first call each names."""
+    with store.reading() as db:
+        rows = db.execute(
+            "SELECT i.release_id, json_extract(r.meta, '$.score') FROM (SELECT seq, meta FROM records WHERE scenario_id ="
+            " (SELECT id FROM scenarios WHERE name = ?) AND type = 'report' ORDER BY rev DESC LIMIT ?) r"
+            " JOIN report_refs f ON f.report_seq = r.seq JOIN records i ON i.id = f.reference"
+            " WHERE i.release_id IS NOT NULL GROUP BY r.seq ORDER BY r.seq",
+            (scenario, _WATCHED),
+        ).fetchall()
+    found: dict[str, list[float]] = {}
+    for release_id, score in rows:
+        if isinstance(score, int | float) and 0 <= score <= 1:
+            found.setdefault(release_id, []).append(float(score))
+    return found

@@ -30,6 +30,7 @@ from reef.train.algos.preparers import preparer_for
 from reef.train.processors.base import DataProcessor, RecipeBug
 from reef.train.slime_runtime.reef_adapters.preparation import PreparedStep, prepare_slime_step
 from reef.train.types import ProcessorContext, TrainingBatch
+from reef.train.watch import Watch, is_canary
 
 log = logging.getLogger("reef.train")
 
@@ -91,6 +92,8 @@ class Trainer:
         self.step_preparer = step_preparer
         self.gate = gate
         self.review = False
+        self.canary = 0.0
+        self.watch: Watch | None = None
         self.park_timeout_s: float | None = None
         self.chain = ReleaseChain(records.store)
         able = runtime.capabilities()
@@ -163,9 +166,14 @@ class Trainer:
         with self.lock:
             if self._unpublished is not None:
                 self._publish(self._unpublished)
-            if self.review and (held := self.chain.held(self.scenario)) is not None:
+            if self.watch is not None and (moved := self.watch.look()) is not None:
+                self.recover()
+                return StepResult("watched", moved[1], moved[0])
+            if (self.review or self.canary) and (held := self.chain.held(self.scenario)) is not None:
                 self.catch_up()
-                return StepResult("held", f"{held.release_id} waits for review", held, retry_after_s=3600.0)
+                tried = is_canary(held)
+                waits = "is tried by a share of the sessions" if tried else "waits for review"
+                return StepResult("held", f"{held.release_id} {waits}", held, retry_after_s=5.0 if tried else 3600.0)
             batch = self.reserve_training_batch()
             if batch is None:
                 return None
@@ -253,6 +261,9 @@ class Trainer:
         verdict = self.gate(candidate)
         if self.review and verdict.decision is Decision.ACCEPT:
             verdict = Verdict(Decision.HOLD, verdict.rule, f"{verdict.reason}; publish: review", verdict.evidence)
+        elif self.canary and verdict.decision is Decision.ACCEPT:
+            said = f"{verdict.reason}; canary: {self.canary:.0%} of the sessions"
+            verdict = Verdict(Decision.HOLD, verdict.rule, said, {**verdict.evidence, "canary": self.canary})
         release = self.chain.commit(
             replace(
                 step,

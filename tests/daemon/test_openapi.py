@@ -113,6 +113,6 @@ def test_a_daemon_with_a_harness_is_as_the_document_says(tmp_path: Path) -> None
 def test_a_daemon_that_evolves_is_as_the_document_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     settings = {"reef_tasks": str(make_tasks(tmp_path / "tasks", "one")), "reef_evaluate": "tests.evolve.world:coin"}
-    settings |= {"reef_recipe": "evolve", "reef_gate": "wins", "reef_propose": "tests.evolve.world:crash"}
+    settings |= {"reef_recipe": "evolve", "reef_gate": "wins", "reef_propose": "tests.evolve.world:nothing"}
     with daemon(tmp_path / "home", reef_upstream_url="http://127.0.0.1:9", **settings) as one:
         fuzz(one, "--include-path-regex", "^/reef/(train|harness/proposals|scenarios)")

@@ -116,3 +116,7 @@ def switched(trial: Trial) -> float:
         if word == "candidate" and trial.side == "candidate":
             raise ValueError("this tree breaks the agent")
     return by_words(trial)
+
+
+def nothing(context: ProposeContext) -> Any:
+    return []
