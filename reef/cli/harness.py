@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -26,20 +26,16 @@ from reef.cli.common import (
     table,
 )
 from reef.cli.place import home_of
-from reef.cli.served import bring, bring_program, fetch, model_of, reach, remembered, say_done
 from reef.client import ReefClient, discovery
 from reef.errors import BadRequest, NotFound, ReefError
-from reef.harness import install as installs
-from reef.harness.adapters import adapter, adapters, readable
-from reef.harness.place import Place, agents_dir, chosen, installed
-from reef.harness.program import remove_programs, start_of
-from reef.harness.render import Binding
-from reef.harness.tree import FILE, Tree, diff
+
+if TYPE_CHECKING:
+    from reef.harness.place import Place
 
 harness_app = typer.Typer(no_args_is_help=True, help="Agents that run on a harness which Reef serves.")
 
 AgentArgument = Annotated[
-    str, typer.Argument(metavar="AGENT", help="See: reef harness adapters.", autocompletion=lambda: list(adapters()))
+    str, typer.Argument(metavar="AGENT", help="See: reef harness adapters.", autocompletion=lambda: _agents())
 ]
 ScenarioOption = Annotated[
     str | None,
@@ -70,9 +66,11 @@ def agent(context: typer.Context, name: AgentArgument) -> None:
 @harness_app.command("adapters")
 def list_adapters(as_json: JsonOption = False) -> None:
     """The agents that can be installed, and for which scenarios they are."""
-    agents = agents_dir()
+    from reef.cli import served
+
+    agents = served.agents_dir()
     rows: list[dict[str, Any]] = []
-    good, bad = readable()
+    good, bad = served.readable()
     for one in good:
         rows.append(
             {
@@ -80,7 +78,7 @@ def list_adapters(as_json: JsonOption = False) -> None:
                 "summary": one.summary,
                 "version": one.program.version or None,
                 "size_mb": one.program.size_mb,
-                "installed_for": installed(agents, one.name),
+                "installed_for": served.installed(agents, one.name),
             }
         )
     if as_json:
@@ -118,15 +116,17 @@ def install(
     as_json: JsonOption = False,
 ) -> None:
     """Install an agent and the harness it runs on, into Reef's own directory. Example: reef harness install pi"""
-    one, agents = adapter(agent), agents_dir()
+    from reef.cli import served
+
+    one, agents = served.adapter(agent), served.agents_dir()
     with daemon_of(url, home) as client:
-        found = fetch(client, scenario)
-        place = Place(agents, agent, found.scenario)
-        binding = Binding(client.url, token_of(client), found.scenario, model_of(model, found))
-        fresh = bring_program(agents, one)
-        done = installs.sync(place, one, found.served, binding)
+        found = served.fetch(client, scenario)
+        place = served.Place(agents, agent, found.scenario)
+        binding = served.Binding(client.url, token_of(client), found.scenario, served.model_of(model, found))
+        fresh = served.bring_program(agents, one)
+        done = served.installs.sync(place, one, found.served, binding)
     known = _home_at(client.url, home_of(home))
-    place.write(installs.BINDING, {**binding.as_dict(), "home": known, "own_model": model is not None})
+    place.write(served.installs.BINDING, {**binding.as_dict(), "home": known, "own_model": model is not None})
     if as_json:
         print_json("install", _installed(place) | {"changed": done.changed or fresh, "kept": done.kept})
         return
@@ -135,18 +135,20 @@ def install(
         say(f"already current: {agent}{version} on {done.release_id} of {found.scenario}")
     else:
         say(f"installed {agent}{version} on {done.release_id} of {found.scenario}, in {place.root}")
-    say_done(done, place)
+    served.say_done(done, place)
     say(f"  start it with: {_command(agent)}", style="dim")
 
 
 @harness_app.command()
 def update(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonOption = False) -> None:
     """Bring an install to the release that is served now. A run does this by itself."""
-    one, place = adapter(agent), chosen(agents_dir(), agent, scenario)
-    client, binding = reach(place)
+    from reef.cli import served
+
+    one, place = served.adapter(agent), served.chosen(served.agents_dir(), agent, scenario)
+    client, binding = served.reach(place)
     with client:
-        fresh = bring_program(place.agents, one)
-        done = bring(place, one, client, binding)
+        fresh = served.bring_program(place.agents, one)
+        done = served.bring(place, one, client, binding)
     if as_json:
         print_json("update", _installed(place) | {"changed": done.changed or fresh, "kept": done.kept})
         return
@@ -154,26 +156,28 @@ def update(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonO
         say(f"already current: {done.release_id}")
     else:
         say(f"{agent} is on {done.release_id} now" + (f" (was {done.before})" if done.before else ""))
-    say_done(done, place)
+    served.say_done(done, place)
 
 
 @harness_app.command()
 def status(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonOption = False) -> None:
     """What is installed, what is served, and which files you changed."""
-    one, place = adapter(agent), chosen(agents_dir(), agent, scenario)
+    from reef.cli import served
+
+    one, place = served.adapter(agent), served.chosen(served.agents_dir(), agent, scenario)
     view = _installed(place) | {
-        "edited": installs.edits(place),
+        "edited": served.installs.edits(place),
         "sessions": len(_transcripts(place, one.run.transcripts)),
     }
     try:
-        start_of(place.agents, one)
+        served.start_of(place.agents, one)
         view["program"] = "ready"
     except ReefError as error:
         view["program"] = error.message
     try:
-        client, _ = reach(place)
+        client, _ = served.reach(place)
         with client:
-            view["served"] = fetch(client, place.scenario).served.release_id
+            view["served"] = served.fetch(client, place.scenario).served.release_id
     except ReefError as error:
         view["served"], view["trouble"] = None, error.message
     if as_json:
@@ -203,28 +207,32 @@ def status(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonO
 @harness_app.command("diff")
 def show_diff(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonOption = False) -> None:
     """What an update would change in the harness that is installed."""
-    place = chosen(agents_dir(), agent, scenario)
-    client, _ = reach(place)
+    from reef.cli import served
+
+    place = served.chosen(served.agents_dir(), agent, scenario)
+    client, _ = served.reach(place)
     with client:
-        served = fetch(client, place.scenario).served
-    mine = Tree.from_dict(place.read(FILE))
-    said, at = diff(mine, served.tree), (place.read(installs.MANIFEST) or {}).get("release_id")
+        now = served.fetch(client, place.scenario).served
+    mine = served.Tree.from_dict(place.read(served.FILE))
+    said, at = served.diff(mine, now.tree), (place.read(served.installs.MANIFEST) or {}).get("release_id")
     if as_json:
-        print_json("diff", {"installed": at, "served": served.release_id, "diff": said})
+        print_json("diff", {"installed": at, "served": now.release_id, "diff": said})
     elif said:
         out.print(Text(said))
     else:
-        say(f"no difference: {at} is installed, {served.release_id} is served")
+        say(f"no difference: {at} is installed, {now.release_id} is served")
 
 
 @harness_app.command()
 def versions(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonOption = False) -> None:
     """The releases of the harness, newest first."""
-    place = chosen(agents_dir(), agent, scenario)
-    client, _ = reach(place)
+    from reef.cli import served
+
+    place = served.chosen(served.agents_dir(), agent, scenario)
+    client, _ = served.reach(place)
     with client:
         rows = client.releases(place.scenario)
-    at = (place.read(installs.MANIFEST) or {}).get("release_id")
+    at = (place.read(served.installs.MANIFEST) or {}).get("release_id")
     if as_json:
         print_json("versions", {"installed": at, "releases": rows})
         return
@@ -254,17 +262,19 @@ def rollback(
     as_json: JsonOption = False,
 ) -> None:
     """Serve an earlier harness again, for everybody who uses it, and take it up here."""
-    one, place = adapter(agent), chosen(agents_dir(), agent, scenario)
-    client, binding = reach(place)
+    from reef.cli import served
+
+    one, place = served.adapter(agent), served.chosen(served.agents_dir(), agent, scenario)
+    client, binding = served.reach(place)
     with client:
         confirm(f"serve {to or 'the parent release'} of {place.scenario} again?", yes)
         made = client.act(place.scenario, "rollback", {"to": to} if to else {})
-        done = bring(place, one, client, binding)
+        done = served.bring(place, one, client, binding)
     if as_json:
         print_json("rollback", made)
         return
     say(f"{made['release_id']} restores {made['restored_from']}, and is installed")
-    say_done(done, place)
+    served.say_done(done, place)
 
 
 @harness_app.command()
@@ -279,11 +289,13 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Say how the last run in this folder went. Example: reef-pi report --score 0 --feedback "missed the empty case" """
+    from reef.cli import served
+
     if score is None and not feedback:
         raise BadRequest("a report needs a score or feedback", hint='--score 0 --feedback "what was wrong"')
-    place = chosen(agents_dir(), agent, scenario)
+    place = served.chosen(served.agents_dir(), agent, scenario)
     if session is None:
-        last = (place.read(installs.RUNS) or {}).get(os.path.realpath(os.getcwd()))
+        last = (place.read(served.installs.RUNS) or {}).get(os.path.realpath(os.getcwd()))
         if last is None:
             raise NotFound(
                 f"{agent} has not been run in this folder yet, so there is nothing to report on",
@@ -291,7 +303,7 @@ def report(
                 code="no_session",
             )
         session = str(last["session"])
-    client, _ = reach(place)
+    client, _ = served.reach(place)
     with client:
         try:
             found = client.report(score=score, feedback=feedback, session=session)
@@ -318,15 +330,17 @@ def uninstall(
     as_json: JsonOption = False,
 ) -> None:
     """Remove exactly what an install wrote; your own files and the agent's sessions stay, and it says where."""
-    one, place = adapter(agent), chosen(agents_dir(), agent, scenario)
+    from reef.cli import served
+
+    one, place = served.adapter(agent), served.chosen(served.agents_dir(), agent, scenario)
     if purge:
         confirm(f"remove everything in {place.root}, sessions too?", yes)
-    undone = installs.uninstall(place)
+    undone = served.installs.uninstall(place)
     kept = undone.kept
     if purge and place.root.is_dir():
         shutil.rmtree(place.root)
         kept = []
-    programs = 0 if installed(place.agents, agent) else remove_programs(place.agents, one)
+    programs = 0 if served.installed(place.agents, agent) else served.remove_programs(place.agents, one)
     for folder in (place.root.parent, place.agents):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -341,6 +355,12 @@ def uninstall(
 
 
 # -- inside
+
+
+def _agents() -> list[str]:
+    from reef.cli import served
+
+    return list(served.adapters())
 
 
 def agent_command(agent: str) -> str:
@@ -377,7 +397,9 @@ def token_of(client: ReefClient) -> str:
 
 
 def _installed(place: Place) -> dict[str, Any]:
-    manifest, kept = place.read(installs.MANIFEST) or {}, remembered(place)
+    from reef.cli import served
+
+    manifest, kept = place.read(served.installs.MANIFEST) or {}, served.remembered(place)
     return {
         "agent": place.adapter,
         "version": manifest.get("program") or None,

@@ -1,5 +1,6 @@
 """What installing and the agents' own commands share: reach the daemon of an install, fetch its harness, bring it in.
 
+Loaded by a command when it runs, with all of reef.harness that commands need: most commands need none of it.
 An install remembers its daemon; one that now listens elsewhere is found by its state directory.
 """
 
@@ -14,12 +15,38 @@ from reef.cli.bar import bar
 from reef.cli.common import say, talk
 from reef.client import ReefClient, discovery
 from reef.errors import BadRequest, DaemonUnreachable, ReefError, Unauthorized
-from reef.harness.adapters import Adapter
+from reef.harness import install as installs
+from reef.harness.adapters import Adapter, adapter, adapters, readable
 from reef.harness.install import BINDING, Done, Served, sync
-from reef.harness.place import Place
-from reef.harness.program import ensure
+from reef.harness.place import Place, agents_dir, chosen, installed
+from reef.harness.program import ensure, remove_programs, start_of
 from reef.harness.render import Binding
-from reef.harness.tree import Tree
+from reef.harness.tree import FILE, Tree, diff
+
+__all__ = [
+    "BINDING",
+    "FILE",
+    "Binding",
+    "Place",
+    "Tree",
+    "adapter",
+    "adapters",
+    "agents_dir",
+    "bring",
+    "bring_program",
+    "chosen",
+    "diff",
+    "fetch",
+    "installed",
+    "installs",
+    "model_of",
+    "reach",
+    "readable",
+    "remembered",
+    "remove_programs",
+    "say_done",
+    "start_of",
+]
 
 _REACH_S = 10.0
 

@@ -12,10 +12,6 @@ from reef.cli.common import HomeOption, JsonOption, YesOption, confirm, print_js
 from reef.cli.harness import AgentArgument, daemon_of, token_of
 from reef.core.reports import check_name
 from reef.errors import BadRequest
-from reef.harness import wrap as wraps
-from reef.harness.adapters import adapter
-from reef.harness.place import agents_dir
-from reef.harness.render import Binding
 
 
 def add_to(app: typer.Typer) -> None:
@@ -41,6 +37,9 @@ def wrap(
     as_json: JsonOption = False,
 ) -> None:
     """Let your own copy of an agent make its calls through Reef. Its harness stays yours. Example: reef wrap claude"""
+    from reef.cli.served import Binding, adapter, agents_dir
+    from reef.harness import wrap as wraps
+
     one = adapter(agent)
     named = check_name(scenario, "scenario") or "default"
     with daemon_of(url, home) as client:
@@ -68,6 +67,9 @@ def wrap(
 
 def unwrap(agent: AgentArgument, as_json: JsonOption = False) -> None:
     """Take out what reef wrap put in: every byte is as it was, or, where you changed the file since, only ours go."""
+    from reef.cli.served import agents_dir
+    from reef.harness import wrap as wraps
+
     said = wraps.unwrap(agents_dir(), agent)
     if as_json:
         print_json("unwrap", {"agent": agent, "files": said})

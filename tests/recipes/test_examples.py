@@ -15,7 +15,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.parametrize("kind", recipe_kinds())
 def test_each_kind_has_an_example_that_loads(kind: str, tmp_path: Path) -> None:
-    environ = {"REEF_UPSTREAM_URL": "http://127.0.0.1:1/v1", "REEF_MODEL_PATH": str(tmp_path), "REEF_UPSTREAM_MODEL": "m"}
+    environ = {
+        "REEF_UPSTREAM_URL": "http://127.0.0.1:1/v1",
+        "REEF_MODEL_PATH": str(tmp_path),
+        "REEF_UPSTREAM_MODEL": "m",
+    }
     config = load(EXAMPLES / kind / "serve.yaml", environ=environ, home=tmp_path)
     recipe = recipe_class_for(config.service.recipe).from_environment(StubTrainingRuntime(), config.recipe_settings, {})
     assert recipe.name == kind
