@@ -64,6 +64,7 @@ class EvolveRecipe(HarnessRecipe):
     max_cost: float = knob(0.0, "most a step may cost at the prices below, 0 for no limit", ge=0)
     price_in: float = knob(0.0, "price of a million prompt tokens", ge=0)
     price_out: float = knob(0.0, "price of a million answer tokens", ge=0)
+    prompt_chars: int = knob(60_000, "most characters of failed runs that a proposer is shown", gt=0)
     model: str | None = knob(None, "model of proposals and episodes; none: the deployment's")
     name: str = "evolve"
     takes_requests: ClassVar[bool] = True
