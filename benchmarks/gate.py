@@ -1,8 +1,9 @@
 """How often each rule publishes candidates of a known effect, and what that costs in pairs of episodes.
 
-    python -m benchmarks.gate [--runs 4000]
+    python -m benchmarks.gate [--runs 4000] [--live-only]
 
-The real rules of reef/gate on simulated episodes (reef/gate/simulate.py). Prints the tables of docs/gate.md and writes
+The real rules of reef/gate on simulated episodes (reef/gate/simulate.py), and the bounds of live reports. Prints the tables of
+docs/gate.md and writes
 benchmarks/results/gate.json. Processor time only: nothing here depends on the machine.
 """
 
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 from pathlib import Path
 
 from reef.gate import GateSettings, level_of
+from reef.gate.live import compare
 from reef.gate.simulate import simulate, typical
 
 EFFECTS = (-0.05, 0.0, 0.05, 0.1, 0.2, 0.3)
@@ -29,11 +32,33 @@ ROWS: tuple[tuple[str, int, GateSettings, float | None], ...] = (
 )
 
 
+def live(runs: int) -> dict[str, float]:
+    """A release whose reports pass 0.2 of the time after one of 0.6, and one that is no different."""
+    seen: list[int] = []
+    false = 0
+    for run in range(runs):
+        draw = random.Random(run)
+        old = [float(draw.random() < 0.6) for _ in range(100)]
+        same, worse = ([float(draw.random() < rate) for _ in range(200)] for rate in (0.6, 0.2))
+        false += any(compare(same[:count], old).worse for count in range(1, 201, 5))
+        seen.append(next((count for count in range(1, 201) if compare(worse[:count], old).worse), 201))
+    return {"runs": runs, "false_alarms": false, "median_reports": sorted(seen)[runs // 2], "missed": seen.count(201)}
+
+
 def main() -> None:
     """Print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=4000)
-    runs = parser.parse_args().runs
+    parser.add_argument("--live-only", action="store_true")
+    options = parser.parse_args()
+    runs = options.runs
+    watched = live(300)
+    print(f"live reports, 0.6 to 0.2: {watched}")
+    path = Path(__file__).parent / "results" / "gate.json"
+    if options.live_only:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**kept, "live": watched}, indent=1) + "\n", encoding="utf-8")
+        return
     found: list[dict[str, object]] = []
     print("| rule | " + " | ".join(f"d = {effect:+.0%}" for effect in EFFECTS) + " |\n|---|" + "---|" * len(EFFECTS))
     for name, tasks, settings, level in ROWS:
@@ -44,8 +69,7 @@ def main() -> None:
             found.append({"rule": name, "effect": effect, "runs": runs, "published": one.published,
                           "inconclusive": one.inconclusive, "mean_pairs": one.mean_pairs})  # fmt: skip
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-    path = Path(__file__).parent / "results" / "gate.json"
-    path.write_text(json.dumps({"runs": runs, "rows": found}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({"runs": runs, "rows": found, "live": watched}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
