@@ -1,7 +1,7 @@
 """The door of an episode: the one thing an agent under test can reach, and only its model routes.
 
-An agent that is compared holds no token and cannot report, promote or read records: the door adds the token to ``/v1/`` calls and
-refuses all else. It counts calls and sees outages, so that a provider's failure is never taken for the agent's.
+An agent that is compared holds no token and cannot report, promote or read records: the door adds the token to model calls
+and refuses all else. It counts calls and sees outages, so that a provider's failure is never taken for the agent's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from reef.inference.base import ROUTES
+
+_PATHS = (*ROUTES, "/v1/messages/count_tokens", "/v1/models")
+"""Word for word: a path that is only like one of them (``/v1/../reef/report``) could be put in order on its way."""
 _LARGEST_BODY = 64 * 2**20
+_CLOSING_S = 1.0
 _DROPPED = frozenset({"host", "authorization", "x-api-key", "connection", "transfer-encoding", "content-length", "keep-alive",
                       "content-encoding", "accept-encoding"})  # fmt: skip
 _OUTAGES = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 529})
@@ -40,8 +45,9 @@ class Door:
     async def listening(self, socket: Path | None) -> AsyncIterator[int]:
         """Open while the block runs, at ``socket`` or, without one, at the loopback port that is given."""
         app = web.Application(client_max_size=_LARGEST_BODY)
-        app.router.add_route("*", "/v1/{tail:.*}", self._pass)
-        runner = web.AppRunner(app, access_log=None)
+        for path in _PATHS:
+            app.router.add_route("*", path, self._pass)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSING_S)  # who could still wait has ended
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=600)
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as self._session:
             await runner.setup()
@@ -61,11 +67,12 @@ class Door:
             return web.json_response({"error": {"type": "invalid_request_error", "message": said}}, status=403)
         traffic.calls += 1
         headers = {name: value for name, value in request.headers.items() if _kept(name)}
+        url = f"{self._url}{request.path}?{request.rel_url.raw_query_string}".rstrip("?")
         body = await request.read()
         answer: web.StreamResponse | None = None
         try:
             async with self._session.request(
-                request.method, self._url + request.path_qs, data=body or None, headers={**headers, **self._headers}
+                request.method, url, data=body or None, headers={**headers, **self._headers}
             ) as found:
                 traffic.outage = f"the model's server answered {found.status}" if found.status in _OUTAGES else None
                 answer = web.StreamResponse(status=found.status)
@@ -77,7 +84,9 @@ class Door:
                     await answer.write(piece)
                 await answer.write_eof()
                 return answer
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+            if request.transport is None or request.transport.is_closing():  # the agent hung up: that is no outage
+                return answer or web.Response()
             traffic.outage = f"the daemon could not be reached: {type(error).__name__}: {error}"
             if answer is None:
                 return web.json_response({"error": {"type": "api_error", "message": traffic.outage}}, status=502)
