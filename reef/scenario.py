@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reef.core.artifacts import Release
-from reef.core.reports import check_name
+from reef.core.reports import check_name, secret_name
 from reef.errors import Conflict, NotFound
 from reef.events import Bus
 from reef.inference.base import InferenceBackend
@@ -64,6 +64,8 @@ class Scenarios:
         self._watch = watch
         self.opened: dict[str, Scenario] = {}
         """The path of a request looks here first: one dict look-up."""
+        self.secrets: tuple[bytes, ...] = ()
+        """No new name holds one of these."""
         self._lock = threading.Lock()
 
     async def open(self, name: str) -> Scenario:
@@ -87,12 +89,16 @@ class Scenarios:
         """Raise what ``open_now`` would raise, and open nothing."""
         check_name(name, "x-reef-scenario")
         allowed = self._create if create is None else create
-        if not allowed and all(row.name != name for row in self.chain.scenarios()):
-            raise NotFound(
-                f"no scenario {name!r}, and new names are switched off",
-                hint=f"create it with: reef scenarios new {name}",
-                code="no_scenario",
-            )
+        secret = any(one in name.encode() for one in self.secrets)
+        if (allowed and not secret) or any(row.name == name for row in self.chain.scenarios()):
+            return
+        if secret:
+            raise secret_name("x-reef-scenario")
+        raise NotFound(
+            f"no scenario {name!r}, and new names are switched off",
+            hint=f"create it with: reef scenarios new {name}",
+            code="no_scenario",
+        )
 
     def start(self) -> None:
         """After a start: serve each committed head and go on with what was not judged or trained yet."""

@@ -18,6 +18,7 @@ from reef.core.artifacts import Release, artifact_path
 from reef.core.records_types import RecordState, RequestType
 from reef.core.reports import check_name
 from reef.daemon.openapi import PAGE_LIMIT
+from reef.daemon.redact import masked_text
 from reef.daemon.services import Services
 from reef.daemon.views import record_view, release_view, scenario_view, status_view, step_view
 from reef.daemon.wire import dump_json, json_response, read_body, read_json
@@ -88,7 +89,7 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def _actor(request: Request) -> str:
-    return request.headers.get("x-reef-actor", "http")[:80]
+    return masked_text(request.headers.get("x-reef-actor", "http"), _services(request).secrets)[:80]
 
 
 async def healthz(request: Request) -> Response:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from reef.core.records_types import AgentRecord, RecordState, RequestType
 from reef.core.reports import check_name
 from reef.daemon.openapi import PAGE_LIMIT, REQUEST_CHARS
-from reef.daemon.redact import masked_json
+from reef.daemon.redact import masked_json, masked_text
 from reef.daemon.services import Services
 from reef.daemon.wire import json_response, read_body, read_json
 from reef.errors import BadRequest, Conflict
@@ -39,7 +39,7 @@ async def propose(request: Request) -> Response:
     """A finished change, by an agent or a person: screened, compared and judged like any other."""
     services, body = await _body(request, "edits", "why")
     found = proposal_of({name: body[name] for name in ("why", "edits") if name in body})  # a Refusal is a 409
-    by = request.headers.get("x-reef-actor", "agent")[:40]
+    by = masked_text(request.headers.get("x-reef-actor", "agent"), services.secrets)[:40]
     return await _store(services, request, body, {"proposal": found.as_dict(), "by": by})
 
 

@@ -105,7 +105,7 @@ async def read_call(request: Request, services: Services) -> tuple[Call, Exchang
     if lent or any(secret in noted for secret in services.secrets):
         keys = *services.secrets, *lent
         agent, session = masked_text(agent, keys), None if session is None else masked_text(session, keys)
-        tags = {name: masked_text(value, keys) for name, value in tags.items()}
+        tags = {masked_text(name, keys): masked_text(value, keys) for name, value in tags.items()}
     if tags:
         meta["tags"] = {name: value[:256] for name, value in tags.items()}
     session = None if session is None else session[:200].encode("utf-8", "replace").decode()

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reef.core.records_types import AgentRecord, RecordState, RequestType
-from reef.core.reports import Report, check_name, check_session, parse_report
+from reef.core.reports import Report, check_name, check_session, parse_report, secret_name
 from reef.daemon.openapi import IMPORT_LIMIT, IMPORT_STATES, RELEASE_PATTERN
 from reef.daemon.redact import masked_json
 from reef.daemon.services import Services
@@ -44,6 +44,8 @@ async def report(request: Request) -> Response:
     report_id = parsed.agent_record_id
     if "idempotency-key" in request.headers:
         key = check_name(request.headers["idempotency-key"], "idempotency-key")
+        if key is not None and any(secret in key.encode() for secret in services.secrets):
+            raise secret_name("idempotency-key")
         report_id = report_id or key
     payload = parsed.payload
     if not parsed.references:

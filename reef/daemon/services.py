@@ -83,6 +83,7 @@ class Services:
         self.secrets = as_keys((self.token, service.upstream_api_key or "", *address))
         self.unsent = self.token if len(self.token) >= SHORTEST_KEY else "\n"
         self.needles = needles(self.secrets)
+        self.scenarios.secrets = self.secrets
 
     @property
     def home(self) -> Path:

@@ -223,3 +223,27 @@ def test_a_beta_the_server_does_not_know_is_named_and_can_be_dropped(tmp_path: P
         with one.client() as client:
             client.http.post("/v1/messages", json=body, headers=beta)
         assert dict(upstream.seen[-1].headers)["anthropic-beta"] == "old-2"
+
+
+def test_no_name_that_holds_a_key_is_taken(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    plain = Script([json.dumps(ANSWER).encode()], headers=JSON)
+    with provider(plain) as upstream, daemon(home, reef_upstream_url=upstream.url) as one, one.client() as client:
+        token = client.http.headers["x-reef-token"]
+        named, other = f"a-{token}", {"x-reef-scenario": "s"}
+        used = receipt(client, asking("hi"), **{f"x-reef-tag-{token}": "x", **other})
+        said = {"score": 1.0, "references": [used]}
+        for path, body, headers in (
+            ("/v1/chat/completions", asking("hi"), {"x-reef-scenario": named}),
+            ("/v1/chat/completions", asking("hi", stream=True), {"x-reef-scenario": token}),
+            ("/reef/report", said, {"x-reef-scenario": named}),
+            ("/reef/report", {**said, "scenario": named}, {}),
+            ("/reef/report", said, {**other, "idempotency-key": named}),
+            ("/reef/report", {**said, "agent_record_id": named}, other),
+            ("/reef/records", {"request": {}, "response": {}}, {"x-reef-scenario": named}),
+            ("/reef/scenarios", {"name": named}, {}),
+        ):
+            answer = client.http.post(path, json=body, headers=headers)
+            assert answer.status_code == 400 and token not in answer.text, path
+        client.http.post("/reef/scenarios/s/pause", headers={"x-reef-actor": token})
+    assert files_with(home, token) == ["token"]

@@ -11,7 +11,17 @@ from typing import Any, Literal
 
 from reef.errors import BadRequest
 
-__all__ = ["LIMITS", "NAME_PATTERN", "Limits", "Report", "ReportSchema", "check_name", "check_session", "parse_report"]
+__all__ = [
+    "LIMITS",
+    "NAME_PATTERN",
+    "Limits",
+    "Report",
+    "ReportSchema",
+    "check_name",
+    "check_session",
+    "parse_report",
+    "secret_name",
+]
 
 Need = Literal["required", "optional", "forbidden"]
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -126,6 +136,11 @@ def check_name(value: Any, name: str) -> str | None:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise _bad_name(value, name)
     return value
+
+
+def secret_name(name: str) -> BadRequest:
+    """The error for a name that would put a key into the record."""
+    return BadRequest(f"{name} holds a key or the token of this daemon", hint="choose another name", field=name)
 
 
 def check_session(value: Any, name: str) -> str | None:
