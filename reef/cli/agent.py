@@ -22,7 +22,7 @@ from reef.harness.program import NotInstalled, start_of
 from reef.harness.render import Binding, environment
 from reef.harness.tree import FILE, Tree
 
-OWN = ("diff", "report", "rollback", "status", "uninstall", "update", "versions")
+OWN = ("diff", "harness", "report", "rollback", "status", "uninstall", "update", "versions")
 _RUNS_KEPT = 200
 
 
@@ -34,7 +34,8 @@ def main() -> None:
 def run(name: str, words: list[str]) -> int:
     """Run an agent with ``words``, or one of Reef's own commands about it; returns only where no agent was started."""
     if words and words[0] in OWN:
-        sys.argv = ["reef", "harness", words[0], name, *words[1:]]
+        command = "ask" if words[0] == "harness" else words[0]
+        sys.argv = ["reef", "harness", command, name, *words[1:]]
         from reef.cli.main import main as reef
 
         reef()

@@ -1,4 +1,4 @@
-"""harness install, update, status, diff, versions, report, rollback, uninstall: an agent that runs on a served harness."""
+"""harness install, update, status, diff, versions, ask, report, rollback, uninstall: an agent on a served harness."""
 
 from __future__ import annotations
 
@@ -319,6 +319,28 @@ def report(
         print_json("report", {**found, "session": session})
     else:
         say(f"reported on {len(found['references'])} calls of run {session}")
+
+
+@harness_app.command()
+def ask(
+    agent: AgentArgument,
+    request: Annotated[str, typer.Argument(help="What should be different, in words.")],
+    scenario: ScenarioOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask for a change of the harness; it is proposed, compared and judged. Example: reef-pi harness "check your work" """
+    from reef.cli import served
+
+    place = served.chosen(served.agents_dir(), agent, scenario)
+    client, _ = served.reach(place)
+    with client:
+        found = client.post("/reef/train", {"request": request, "scenario": place.scenario})
+    if as_json:
+        print_json("ask", found)
+    else:
+        say(
+            f"asked for; what becomes of it: reef status, and then: reef why {found['agent_record_id']} -s {place.scenario}"
+        )
 
 
 @harness_app.command()

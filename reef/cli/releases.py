@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,9 +26,13 @@ from reef.cli.common import (
     scenario_of,
     size,
     table,
+    talk,
 )
 from reef.cli.place import here
+from reef.client import ReefClient
+from reef.errors import Conflict
 
+_POLL_S = 0.5
 releases_app = typer.Typer(no_args_is_help=False, help="The chain of versions of a scenario.")
 
 ReleaseArgument = Annotated[str, typer.Argument(help="A release, e.g. r7.", autocompletion=complete_releases)]
@@ -154,9 +159,50 @@ def resume(scenario: ScenarioOption = None, home: HomeOption = None, as_json: Js
     _simple("resume", scenario, home, as_json, "training goes on")
 
 
-def step(scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
+def step(
+    scenario: ScenarioOption = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it is over; exits 1 when it cannot be made.")] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Train now on what is complete, without waiting for a full batch."""
-    _simple("step", scenario, home, as_json, "a step has been asked for; watch it with: reef releases")
+    if not wait:
+        _simple("step", scenario, home, as_json, "a step has been asked for; watch it with: reef releases")
+        return
+    with client_of(home) as client:
+        name = scenario_of(client, scenario)
+        before = {row["step_id"] for row in client.get(f"/reef/scenarios/{name}/steps")["steps"]}
+        if client.get(f"/reef/scenarios/{name}")["state"] == "idle":
+            client.act(name, "step")
+        made = _waited(client, name, before)
+    if as_json:
+        print_json("step", made)
+    else:
+        said = made["release_id"] or made["reason"] or ""
+        out.print(
+            Text(
+                f"{made['outcome']} {said}: {made['verdict'].get('reason', '') if made['verdict'] else ''}".rstrip(": ")
+            )
+        )
+    if made["outcome"] == "refused":
+        raise typer.Exit(1)
+
+
+def _waited(client: ReefClient, name: str, before: set[str]) -> dict[str, Any]:
+    """The next step that ends; raises Conflict when it stands still, with what it waits for."""
+    from rich.status import Status
+
+    with Status("a step is being made", console=talk):
+        while True:
+            rows = client.get(f"/reef/scenarios/{name}/steps")["steps"]
+            new = [row for row in rows if row["step_id"] not in before]
+            if new:
+                return dict(new[-1])
+            view = client.get(f"/reef/scenarios/{name}")
+            if view["state"] in ("blocked", "failed", "held", "paused"):
+                said = view["detail"] or view["state"]
+                raise Conflict(f"the step of {name} stands still: {said}", hint="mend that; it goes on by itself")
+            time.sleep(_POLL_S)
 
 
 def _decide(

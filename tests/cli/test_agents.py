@@ -141,6 +141,11 @@ def test_input_exit_code_and_words_are_the_agents_own(here: World) -> None:
     refused(here.agent("minimal", "report", "--score", "1", "--session", "no-such"), 4, "made no model call")
 
 
+def test_a_change_is_asked_for_where_the_recipe_makes_some(here: World) -> None:
+    ok(here.install("minimal"))
+    refused(here.agent("minimal", "harness", "check your work"), 1, "evolves no harness", "--recipe evolve")
+
+
 def test_a_run_goes_on_where_the_last_one_ended(here: World) -> None:
     ok(here.install("minimal"))
     ok(here.agent("minimal", "-p", "first MARK-one"))

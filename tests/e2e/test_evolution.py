@@ -22,7 +22,7 @@ from reef.client import ReefClient
 from reef.evolve.tasks import read_tasks
 from reef.launch import stop
 from tests.cli.test_agents import npm_cache, ok
-from tests.cli.test_cli import refused
+from tests.cli.test_cli import refused, schema
 from tests.evolve.world import Thinker, edits, is_proposer, prompt_of
 from tests.faults.world import ROOT
 from tests.harness.world import World, fingerprint, npm_reaches, odd_home
@@ -152,6 +152,8 @@ def story(tmp_path: Path, cache: Path, agent: str) -> None:
         assert "MARK-cases" in again.out and "is on r1 now" in again.err
         why_out = ok(here.reef("why", "r1", "-s", "coding", **token)).out
         assert "missed the empty-token case" in why_out and "3 won" in why_out
+        asked = schema(here.agent(agent, "harness", "say more about cases", "--json", **token), "ask")
+        assert asked["state"] in ("parked", "accepted", "refused", "consumed")
         assert fingerprint(here.home) == before, "nothing outside of Reef's directory changed"
 
 

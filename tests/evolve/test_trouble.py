@@ -11,6 +11,7 @@ import pytest
 
 from reef.client import ReefClient
 from reef.gate import replay
+from tests.cli.test_cli import reef, schema
 from tests.evolve.test_steps import a_step, evolving, fail, helpful, importable
 from tests.evolve.world import edits, is_proposer
 from tests.support import eventually
@@ -33,13 +34,13 @@ def waits(client: ReefClient, word: str) -> str:
 @pytest.mark.parametrize(("word", "said"), [("outage", "the provider is down"), ("broken", "invalid: task")])
 def test_trouble_that_is_not_the_agents_is_no_verdict(tmp_path: Path, switch: Path, word: str, said: str) -> None:
     switch.write_text(word, encoding="utf-8")
-    with evolving(tmp_path, helpful, **SWITCHED) as (_, client, thinker):
+    with evolving(tmp_path, helpful, **SWITCHED) as (one, client, thinker):
         report = fail(client)
         waits(client, said)
-        assert (
-            client.get("/reef/scenarios/s")["state"] == "blocked"
-            and client.get("/reef/scenarios/s/steps")["steps"] == []
-        )
+        ran = reef(one.home, "step", "--wait", "-s", "s")
+        assert ran.code == 1 and said in ran.err and "stands still" in ran.err
+        assert client.get("/reef/scenarios/s")["state"] == "blocked"
+        assert client.get("/reef/scenarios/s/steps")["steps"] == []
         switch.unlink()
         client.act("s", "resume")
         assert a_step(client)["outcome"] == "release"
@@ -107,3 +108,10 @@ def test_a_hundred_useless_changes(tmp_path: Path) -> None:
         assert len(steps) == 100 and published <= 5
         second = client.release("s", steps[0]["release_id"])["verdict"]["evidence"]
         assert second["level"] < 0.05 * 0.39  # the error budget is carried along
+
+
+def test_a_step_can_be_waited_for(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful, reef_batch_size="5") as (one, client, _):
+        fail(client)
+        made = schema(reef(one.home, "step", "--wait", "-s", "s", "--json"), "step")
+        assert made["outcome"] == "release" and made["release_id"] == "r1"
