@@ -109,8 +109,15 @@ class Scenarios:
                     scenario.thread.trainer.recover()
                 scenario.thread.wake()
 
+    def hurry(self) -> None:
+        """Begin to stop, without waiting."""
+        for scenario in list(self.opened.values()):
+            if scenario.thread is not None:
+                scenario.thread.hurry()
+
     def stop(self) -> None:
         """Let every trainer finish the step in hand."""
+        self.hurry()
         for scenario in list(self.opened.values()):
             if scenario.thread is not None:
                 scenario.thread.stop()
@@ -133,15 +140,16 @@ class Scenarios:
         thread = self._trained(name)
         if thread.paused:
             raise Conflict(f"training of {name!r} is paused", hint=f"go on with: reef resume -s {name}", code="paused")
-        thread.trainer.catch_up()  # a report that has just come counts, although nobody has looked yet
-        progress = thread.trainer.progress()
-        if not progress["have"]:
-            raise Conflict(
-                f"scenario {name!r} has nothing to train on yet",
-                hint="see why: reef status",
-                code="nothing_to_train",
-            )
-        thread.trainer.flush()
+        with thread.between_steps() as trainer:
+            trainer.catch_up()  # a report that has just come counts, although nobody has looked yet
+            progress = trainer.progress()
+            if not progress["have"]:
+                raise Conflict(
+                    f"scenario {name!r} has nothing to train on yet",
+                    hint="see why: reef status",
+                    code="nothing_to_train",
+                )
+            trainer.flush()
         thread.wake()
         return progress
 

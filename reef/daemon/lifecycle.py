@@ -32,7 +32,6 @@ from reef.daemon.local import settings_of
 from reef.daemon.redact import keys_of_address
 from reef.daemon.services import Services
 from reef.errors import BadConfig, DaemonUnreachable
-from reef.events import Bus
 
 log = logging.getLogger("reef.daemon")
 
@@ -115,15 +114,16 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of events when it is told to stop: by themselves they never end."""
+    """When it is told to stop, ends what calls the daemon and does not end by itself: streams of events, steps with episodes."""
 
-    def __init__(self, config: uvicorn.Config, bus: Bus) -> None:
+    def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
-        self._bus, self._loop = bus, asyncio.get_running_loop()
+        self._services, self._loop = services, asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal has come; the bus is closed on the loop, because a signal may come while its lock is held."""
-        self._loop.call_soon_threadsafe(self._bus.close)
+        """A signal has come; what follows is done on the loop, because a signal may come while the bus's lock is held."""
+        self._loop.call_soon_threadsafe(self._services.bus.close)
+        self._loop.call_soon_threadsafe(self._services.scenarios.hurry)
         super().handle_exit(sig, frame)
 
 
@@ -140,7 +140,7 @@ async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
             timeout_graceful_shutdown=20,
             timeout_keep_alive=75,
         ),
-        services.bus,
+        services,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done; we end in order

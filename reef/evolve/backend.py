@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ from reef.evolve.tasks import TaskFolder
 from reef.evolve.values import CODE_KINDS, Outage, Proposal, Propose, ProposeContext, Refusal, Transcript, proposal_of
 from reef.gate import GateSettings, Pair, Rule, Slot, Task, level_of, start
 from reef.harness.tree import Tree
-from reef.runtime import Blocked, Outcome, Prepared, Refused, StepRequest
+from reef.runtime import Blocked, Outcome, Prepared, Refused, Stale, StepRequest
 from reef.store import Store
 from reef.train.harness_runtime import HarnessRuntime, keep_tree, read_tree
 
@@ -37,6 +37,8 @@ log = logging.getLogger("reef.evolve")
 _SIDES = ("candidate", "incumbent")
 _AWAY_S = 60.0
 _TEXT_KINDS = frozenset({"rules", "skill"})
+_INTERRUPTED = Stale("interrupted: the step goes on later, from where it is")
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ class Machine(Protocol):
     def spec(self, episode: str, tree: Tree, task: TaskFolder, seed: int) -> Spec:
         """An episode of ``tree`` on ``task``; raises ReefError when the agent's program cannot be had."""
 
-    def run(self, spec: Spec) -> Result:
-        """Run it to its end."""
+    def run(self, spec: Spec, go_on: Callable[[], bool]) -> Result:
+        """Run it to its end, or until ``go_on`` says no."""
 
     def ask(self, session: str, system: str, prompt: str) -> str:
         """The answer of the deployment's model; raises Outage when it cannot be had."""
@@ -131,7 +133,7 @@ class LocalTrainingBackend(HarnessRuntime):
         except Invalid as error:
             return Blocked(f"invalid: {error.message}", _AWAY_S)
         except (Outage, Unavailable) as error:
-            return Blocked(error.message, _AWAY_S)
+            return Blocked(error.message, _AWAY_S) if request.go_on() else _INTERRUPTED
         finally:
             self.doing = {}
         artifact = keep_tree(self._folder, made)
@@ -192,7 +194,7 @@ class LocalTrainingBackend(HarnessRuntime):
                 if (why := self._over(journal, spent.seconds + time.monotonic() - began)) is not None:
                     rule.cut(why)
                     break
-                run = partial(self._pair, journal, (made, incumbent))
+                run = partial(self._pair, journal, (made, incumbent), request.go_on)
                 for pair in pool.map(run, slots):
                     if rule.verdict is None and rule.slots(1) == [pair.slot]:
                         rule.add(pair)
@@ -215,7 +217,7 @@ class LocalTrainingBackend(HarnessRuntime):
             return Verdict(Decision.HOLD, verdict.rule, f"{verdict.reason}; held for a person: {why}", evidence)
         return Verdict(verdict.decision, verdict.rule, verdict.reason, evidence)
 
-    def _pair(self, journal: Journal, trees: tuple[Tree, Tree], slot: Slot) -> Pair:
+    def _pair(self, journal: Journal, trees: tuple[Tree, Tree], go_on: Callable[[], bool], slot: Slot) -> Pair:
         """Both sides, one right after the other, from the journal when they are there. What fails for another reason than
         the agent's is missing for both and run again."""
         if (known := journal.pair(slot)) is not None:
@@ -224,9 +226,10 @@ class LocalTrainingBackend(HarnessRuntime):
         order = _SIDES if slot.candidate_first else _SIDES[::-1]
         last = ""
         for attempt in range(self._settings.retries + 1):
-            if attempt:
-                time.sleep(self._settings.retry_s * 2 ** (attempt - 1))
-            found = {side: (sides[side].content_id, self._side(journal, slot, side, sides[side])) for side in order}
+            _wait(self._settings.retry_s * 2 ** (attempt - 1) if attempt else 0.0, go_on)
+            found = {
+                side: (sides[side].content_id, self._side(journal, slot, side, sides[side], go_on)) for side in order
+            }
             candidate, incumbent = (found[side][1] for side in _SIDES)
             if incumbent.broken:
                 raise Invalid(f"task {slot.task}: {incumbent.trouble}")
@@ -242,7 +245,7 @@ class LocalTrainingBackend(HarnessRuntime):
             last = candidate.trouble or incumbent.trouble or ""
         raise Outage(f"task {slot.task} could not be run {self._settings.retries + 1} times: {last}")
 
-    def _side(self, journal: Journal, slot: Slot, side: str, tree: Tree) -> Result:
+    def _side(self, journal: Journal, slot: Slot, side: str, tree: Tree, go_on: Callable[[], bool]) -> Result:
         if slot.stage == "screen" and side == "incumbent":
             known = journal.reusable(tree.content_id, slot.task, slot.number)
             if known is not None:
@@ -251,7 +254,11 @@ class LocalTrainingBackend(HarnessRuntime):
         name = f"{journal.step_id}-{slot.number}-{side}"
 
         def episode() -> Result:
-            return self._machine.run(self._machine.spec(name, tree, task, slot.seed))
+            _wait(0.0, go_on)
+            try:
+                return self._machine.run(self._machine.spec(name, tree, task, slot.seed), go_on)
+            except (ReefError, OSError) as error:  # before the agent has begun, nothing is its doing or the tree's
+                raise Outage(error.message if isinstance(error, ReefError) else str(error)) from error
 
         return result_of(self._evaluate, Trial(tree, task, slot.seed, side, episode))
 
@@ -280,6 +287,16 @@ _STATES = {
     Decision.REJECT: "rejected",
     Decision.INCONCLUSIVE: "inconclusive",
 }
+
+
+def _wait(seconds: float, go_on: Callable[[], bool]) -> None:
+    """Sleep; raises Outage when the step is to make room."""
+    until_s = time.monotonic() + seconds
+    while go_on():
+        if (left_s := until_s - time.monotonic()) <= 0:
+            return
+        time.sleep(min(left_s, _LOOK_S))
+    raise Outage("interrupted")
 
 
 def _metrics(verdict: Verdict, journal: Journal) -> dict[str, float]:

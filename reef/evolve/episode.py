@@ -76,15 +76,14 @@ class Result:
     reused: bool = False
 
 
-def run_episode(spec: Spec) -> Result:
-    """Run it; trouble is a result, never an exception."""
-    with tempfile.TemporaryDirectory(prefix="reef-episode-") as folder:
-        try:
-            return asyncio.run(_run(spec, Path(folder)))
-        except ReefError as error:
-            return Result(None, error.message, broken=True)
-        except OSError as error:
-            return Result(None, f"{type(error).__name__}: {error}")
+def run_episode(spec: Spec, root: Path) -> Result:
+    """Run it in the empty folder ``root``; trouble is a result, never an exception."""
+    try:
+        return asyncio.run(_run(spec, root))
+    except ReefError as error:
+        return Result(None, error.message, broken=True)
+    except OSError as error:
+        return Result(None, f"{type(error).__name__}: {error}")
 
 
 async def _run(spec: Spec, root: Path) -> Result:
@@ -241,13 +240,16 @@ def _with(result: Result, **changed: Any) -> Result:
 def main() -> None:
     """Read the spec from standard input, run, write the result; end at once when whoever asked is gone."""
     line = sys.stdin.readline()
+    with tempfile.TemporaryDirectory(prefix="reef-episode-") as folder:
 
-    def watch() -> None:
-        sys.stdin.read()
-        os._exit(1)  # bubblewrap ends with its parent, and takes along what runs in it
+        def watch() -> None:
+            sys.stdin.read()
+            sandbox.end_all()
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
-    result = run_episode(Spec(**json.loads(line)))
+        threading.Thread(target=watch, daemon=True).start()
+        result = run_episode(Spec(**json.loads(line)), Path(folder))
     sys.stdout.write(json.dumps(asdict(result)) + "\n")
     sys.stdout.flush()
 

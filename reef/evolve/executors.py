@@ -8,6 +8,8 @@ import logging
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -16,29 +18,27 @@ from reef.evolve.episode import Result, Spec
 
 _GRACE_S = 400.0
 """More than a check may take; an episode ends its agent itself."""
+_LOOK_S = 0.2
+_ENDING_S = 5.0
+_INTERRUPTED = Result(None, "the episode was interrupted")
+
+GoOn = Callable[[], bool]
 
 
 class Executor(Protocol):
     """Runs episodes; called from several threads at a time."""
 
-    def run(self, spec: Spec) -> Result:
-        """One episode, to its end; trouble is a result."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what is held."""
+    def run(self, spec: Spec, go_on: GoOn) -> Result:
+        """One episode, to its end, or until ``go_on`` says no; trouble is a result."""
         ...
 
 
 class LocalExecutor:
     """One child process an episode. A child ends when this process does: it watches its standard input."""
 
-    def run(self, spec: Spec) -> Result:
+    def run(self, spec: Spec, go_on: GoOn) -> Result:
         """In a child process."""
-        return run_child(spec)
-
-    def close(self) -> None:
-        """Nothing is held."""
+        return run_child(spec, go_on)
 
 
 class RayExecutor:
@@ -54,20 +54,21 @@ class RayExecutor:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         self._task = ray.remote(num_cpus=1, max_retries=0)(run_child)
 
-    def run(self, spec: Spec) -> Result:
+    def run(self, spec: Spec, go_on: GoOn) -> Result:
         """As a Ray task; one whose machine is lost is trouble, and is run again by whoever asked."""
         try:
-            found: Result = self._ray.get(self._task.remote(spec))
+            task = self._task.remote(spec)
+            while not self._ray.wait([task], timeout=_LOOK_S)[0]:
+                if not go_on():
+                    self._ray.cancel(task, force=True)  # its worker ends, and the episode with it
+                    return _INTERRUPTED
+            found: Result = self._ray.get(task)
         except self._ray.exceptions.RayError as error:
             return Result(None, f"ray: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
         return found
 
-    def close(self) -> None:
-        """Leave the cluster."""
-        self._ray.shutdown()
 
-
-def run_child(spec: Spec) -> Result:
+def run_child(spec: Spec, go_on: GoOn = lambda: True) -> Result:
     """Run one episode in a process of its own."""
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as out:  # a pipe that nobody reads could hold it up
         child = subprocess.Popen(
@@ -77,18 +78,27 @@ def run_child(spec: Spec) -> Result:
         try:
             child.stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
             child.stdin.flush()  # and it stays open until the child is done
-            child.wait(float(spec.task["timeout_s"]) + _GRACE_S)
+            until_s = time.monotonic() + float(spec.task["timeout_s"]) + _GRACE_S
+            while not _ended(child, _LOOK_S):
+                if not go_on():
+                    return _INTERRUPTED
+                if time.monotonic() > until_s:
+                    return Result(None, "the episode did not end in time")
             out.seek(0)
             return Result(**json.loads(out.read()))
-        except subprocess.TimeoutExpired:
-            return Result(None, "the episode did not end in time")
         except (ValueError, TypeError, OSError):
             said.seek(0)
             last = " ".join(said.read().decode("utf-8", "replace").split())[-400:]
             return Result(None, f"the episode's process ended with {child.poll()}: {last}")
         finally:
-            if child.poll() is None:
-                child.kill()
-            child.wait()
             with contextlib.suppress(OSError):
-                child.stdin.close()
+                child.stdin.close()  # it ends its agent and clears up
+            if not _ended(child, _ENDING_S):
+                child.kill()
+                child.wait()
+
+
+def _ended(child: subprocess.Popen[bytes], wait_s: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(wait_s)
+    return child.returncode is not None

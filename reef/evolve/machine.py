@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,9 @@ class DaemonMachine:
             self._sandbox,
         )
 
-    def run(self, spec: Spec) -> Result:
+    def run(self, spec: Spec, go_on: Callable[[], bool]) -> Result:
         """Through the executor."""
-        return self._executor.run(spec)
+        return self._executor.run(spec, go_on)
 
     def ask(self, session: str, system: str, prompt: str) -> str:
         """One call of the deployment's model, recorded like any other and never learned from."""

@@ -31,6 +31,8 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ssl", "/et
 _PASSWD = "agent:x:{uid}:{gid}::/episode/home:/bin/sh\n"
 _LARGEST_FILE = 2 * 2**30
 _KEPT_OUTPUT = 200_000
+_running: set[int] = set()
+"""Process groups of this process's commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +109,27 @@ def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] 
             limited, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environ, cwd=cwd, start_new_session=True
         )
         timed_out = False
+        _running.add(child.pid)
         try:
             child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
-            with contextlib.suppress(ProcessLookupError):  # its group lives on as long as anybody is in it
-                os.killpg(child.pid, signal.SIGKILL)
+            _running.discard(child.pid)
+            _kill(child.pid)
             child.wait()
         return Ended(child.returncode, timed_out, time.monotonic() - began, _tail(out), _tail(err))
+
+
+def end_all() -> None:
+    """Kill what runs: whoever asked for it is gone."""
+    for group in list(_running):
+        _kill(group)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # a group lives on as long as anybody is in it
+        os.killpg(group, signal.SIGKILL)
 
 
 def _tail(file: object) -> str:

@@ -5,7 +5,7 @@ Called by train.loop on a scenario's training thread, so the methods are plain b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ class StepRequest:
 
     ``step_id`` is a hash of everything below it: the same request always has the same id. ``payload`` is what
     ``prepare_slime_step`` made (``loss``, ``rows``, ``advantages``...), JSON-able. ``parent`` is the release trained on.
+    ``go_on`` turns false when the step's thread is wanted: a step of hours then ends with Stale and is taken up again later.
     """
 
     step_id: str
@@ -35,6 +36,7 @@ class StepRequest:
     step: int
     parent: Release
     payload: Mapping[str, Any]
+    go_on: Callable[[], bool] = field(default=lambda: True, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,8 @@ class Trainer:
         self._rev: int | None = None
         self.on_verdict: Callable[[], None] = lambda: None
         """Called, from a judge's thread, when a derived judgment has ended; the loop looks again."""
+        self.go_on: Callable[[], bool] = lambda: True
+        """False while a step that takes long should make room; see StepRequest."""
         self._lags: tuple[str | None, dict[str | None, int]] = (None, {})
         self._unpublished: Release | None = None
         self._clock = SteadyClock(0.0)
@@ -208,7 +210,7 @@ class Trainer:
             outcome: Outcome = _NO_SIGNAL
             try:
                 if prepared.action == "train":
-                    request = StepRequest(step_id, self.scenario, head.step + 1, head, prepared.payload)
+                    request = StepRequest(step_id, self.scenario, head.step + 1, head, prepared.payload, self.go_on)
                     outcome = self.runtime.step(self.runtime.prepare(request))
             except BadRequest as error:
                 outcome = Refused(f"bad_rows: {error.message}")

@@ -38,6 +38,7 @@ class TrainerThread:
         self._start = threading.Lock()
         self._turnstile = threading.Lock()
         trainer.on_verdict = self.wake
+        trainer.go_on = lambda: self.free and not (self._stopping or self.paused)
 
     def wake(self) -> None:
         """Something happened; the thread is started on the first call."""
@@ -63,10 +64,14 @@ class TrainerThread:
         """False while somebody waits for, or is, between two steps."""
         return not self._turnstile.locked()
 
-    def stop(self) -> None:
-        """Finish the step in hand, then end."""
+    def hurry(self) -> None:
+        """Begin to stop: no further step, and one that can be taken up again ends now."""
         self._stopping = True
         self._wake.set()
+
+    def stop(self) -> None:
+        """Finish the step in hand, then end."""
+        self.hurry()
         if self._thread is not None:
             self._thread.join()
         self.trainer.close()

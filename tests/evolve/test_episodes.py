@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from reef.errors import ReefError
 from reef.evolve.sandbox import bubblewrap
 from tests.evolve.test_steps import a_step, evolving, fail, importable
 from tests.evolve.world import edits, is_proposer, make_tasks, prompt_of
@@ -174,6 +175,42 @@ def test_a_provider_that_fails_in_the_middle_is_not_a_loss(tmp_path: Path) -> No
         down.unlink()
         client.act("s", "resume")
         assert client.release("s", a_step(client)["release_id"])["verdict"]["decision"] == "accept"
+
+
+def sleeping(sign: str) -> bool:
+    return subprocess.run(["pgrep", "-f", f"sleep {sign}"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(bubblewrap() is not None, reason=f"no sandbox: {bubblewrap()}")
+def test_a_step_of_hours_makes_room_for_people_and_for_the_end(tmp_path: Path) -> None:
+    """Its agents sleep far longer than anybody waits here; it goes on where it was, and leaves nothing behind."""
+    tasks = make_tasks(tmp_path / "tasks", "one")
+    (tasks / "one" / "task.toml").write_text("timeout_s = 3000\n", encoding="utf-8")
+    sign, temporary = str(3_000_000 + os.getpid()), set(Path(tempfile.gettempdir()).glob("reef-episode-*"))
+
+    def slow(body: Any) -> dict[str, Any]:
+        if is_proposer(body) or "carefully" not in prompt_of(body) or body["messages"][-1]["role"] == "tool":
+            return careful(body)
+        return tool("bash", command=f"sleep {sign}")
+
+    with evolving(tmp_path, slow, reef_sandbox="bwrap", **REAL) as (one, client, thinker):
+        fail(client)
+        eventually(lambda: sleeping(sign))
+        with pytest.raises(ReefError, match="r0"):
+            client.act("s", "rollback")
+        eventually(lambda: sleeping(sign))
+        client.act("s", "pause")
+        eventually(lambda: client.get("/reef/scenarios/s")["state"] == "paused" and not sleeping(sign))
+        client.act("s", "resume")
+        eventually(lambda: sleeping(sign))
+        one.stop()
+        assert not sleeping(sign) and set(Path(tempfile.gettempdir()).glob("reef-episode-*")) <= temporary
+        thinker.mind = careful
+        one.start()
+        with one.client() as client:
+            pairs = client.release("s", a_step(client)["release_id"])["verdict"]["evidence"]["pairs"]
+        assert [(pair[5], pair[6]) for pair in pairs] == [(1.0, 0.0)]
+        assert sum(is_proposer(body) for body in thinker.seen) == 1
 
 
 @pytest.mark.parametrize(
