@@ -112,7 +112,9 @@ def run() -> int:
             told = ReefError(f"this cannot be written: {error.strerror or error}")
         else:
             hint = "see: reef doctor, or choose another state directory with --home"
-            told = ReefError(f"{error.filename}: {error.strerror}", hint=hint)
+            dangling = os.path.islink(error.filename) and not os.path.exists(error.filename)
+            said = f"a link to {os.readlink(error.filename)}, which is not there" if dangling else error.strerror
+            told = ReefError(f"{error.filename}: {said}", hint=hint)
         show_error(told, as_json=as_json)
     except UnicodeEncodeError as error:  # only bytes that the shell or a pipe gave, and that are no UTF-8
         said = f"{error.object[max(0, error.start - 20) : error.end + 20]!r} is no UTF-8 text"

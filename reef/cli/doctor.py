@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import socket
 import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from reef import __version__
+from reef.cli.check import Check, State
 from reef.cli.common import HomeOption, JsonOption, ago, out, print_json, say, size
 from reef.cli.pick import EMBEDDED_MODEL, models_folder, picked_config
 from reef.cli.place import here, home_of
@@ -27,8 +28,6 @@ from reef.client import ReefClient, discovery
 from reef.config import Config, load
 from reef.errors import ReefError
 from reef.launch import locked
-
-State = Literal["ok", "warning", "error"]
 
 _STYLES: dict[State, str] = {"ok": "green", "warning": "yellow", "error": "bold red"}
 _SLOW_FSYNC_MS = 100.0
@@ -48,28 +47,6 @@ _PRIVATE = (
     "artifacts",
     "engine",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding. ``repair`` does what ``fix`` says, where that is safe to do unasked, and says what it did."""
-
-    id: str
-    state: State
-    message: str
-    fix: str = ""
-    repair: Callable[[], str] | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {
-            "id": self.id,
-            "state": self.state,
-            "ok": self.state == "ok",
-            "message": self.message,
-            "fix": here(self.fix),
-            "fixable": self.repair is not None,
-        }
 
 
 def add_to(app: typer.Typer) -> None:
@@ -132,6 +109,7 @@ def _checks(home: Path, source: Path | None) -> Iterator[Check]:
         yield from _disk(home)
         yield _database(home)
         yield _logs(home / "logs")
+    yield _leftovers({home.parent, home, Path.cwd()})
     yield _clock(home)
     check, status = _daemon(home)
     yield check
@@ -172,8 +150,9 @@ def _config(source: Path | None, home: Path) -> tuple[Config | None, Check]:
 
 
 def _home(home: Path) -> Check:
-    if home.exists() and not home.is_dir():
-        return Check("home", "error", f"{home} is not a directory", "choose another with --home")
+    if (home.exists() or home.is_symlink()) and not home.is_dir():
+        said = f"a link to {os.readlink(home)}, which is not there" if home.is_symlink() else "not a directory"
+        return Check("home", "error", f"{home} is {said}", "choose another with --home")
     nearest = next((one for one in (home, *home.absolute().parents) if one.exists()), home)
     if not os.access(nearest, os.W_OK | os.X_OK):
         return Check(
@@ -269,6 +248,24 @@ def _logs(folder: Path) -> Check:
 
     shown = ", ".join(f"{path.name} {size(path.stat().st_size)}" for path in big)
     return Check("logs", "warning", shown, f"cut {folder} to the last {size(_KEPT_LOG_BYTES)} of each", repair)
+
+
+def _leftovers(folders: set[Path]) -> Check:
+    """What a killed backup or restore left where such things are made."""
+    from reef.daemon.workplace import clear_leftovers, leftovers
+
+    found = [path for folder in sorted(folders) for path in leftovers(folder)]
+    if not found:
+        return Check("leftovers", "ok", "none")
+
+    def repair() -> str:
+        for folder in folders:
+            clear_leftovers(folder)
+        return f"removed {len(found)}"
+
+    shown = ", ".join(map(str, found[:3]))
+    said = f"a backup or restore that was killed left prompts and answers in {shown}"
+    return Check("leftovers", "warning", said, f"rm -r {' '.join(map(shlex.quote, map(str, found)))}", repair)
 
 
 def _clock(home: Path) -> Check:

@@ -13,7 +13,6 @@ import io
 import json
 import os
 import re
-import shutil
 import sqlite3
 import tarfile
 import time
@@ -26,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from reef import __version__
 from reef.core.artifacts import artifact_path
+from reef.daemon.workplace import workplace
 from reef.errors import BadRequest, Conflict, NotFound, ReefError
 from reef.store.schema import MIGRATIONS
 
@@ -50,23 +50,20 @@ class _VanishedError(Exception):
 def backup(home: Path, target: Path, *, with_token: bool, progress: Progress) -> dict[str, Any]:
     """Write ``target`` from ``home``, also while its daemon runs; returns the manifest with ``path`` and ``size_bytes``.
 
-    Raises NotFound where there is no database, Conflict where ``target`` exists, ReefError where the database is damaged.
+    Raises NotFound where there is no database, Conflict where ``target`` exists or is being made, ReefError where the
+    database is damaged.
     """
     if not (home / _DATABASE).is_file():
         raise NotFound(f"there is no database in {home}", hint="name another state directory with --home")
-    if target.exists():
-        raise Conflict(f"{target} exists", hint="choose another name, or remove it first", code="file_exists")
     if not target.parent.is_dir():
         raise NotFound(f"there is no directory {target.parent}", hint="make it first")
-    work = target.parent / f".{target.name}.{os.getpid()}"
-    work.mkdir(mode=0o700)
-    try:
+    with workplace(target, "backup") as work:
+        if target.exists():
+            raise Conflict(f"{target} exists", hint="choose another name, or remove it first", code="file_exists")
         made = _repeated(home, work, with_token, progress)
         os.rename(work / "backup", target)
         _sync(target.parent)
         return {"path": str(target), "size_bytes": target.stat().st_size, **made}
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def restore(source: Path, home: Path, *, force: bool, progress: Progress) -> dict[str, Any]:
@@ -81,9 +78,7 @@ def restore(source: Path, home: Path, *, force: bool, progress: Progress) -> dic
         raise _not_empty(home)
     with _nobody_there(home) if used else contextlib.nullcontext():
         home.parent.mkdir(parents=True, exist_ok=True)
-        fresh = home.with_name(f".{home.name}.restore-{os.getpid()}")
-        fresh.mkdir(mode=0o700)
-        try:
+        with workplace(home, "restore") as fresh:
             manifest = _unpacked(source, fresh, progress)
             _sound(fresh / _DATABASE)
             for folder in (fresh, *(path for path in fresh.rglob("*") if path.is_dir())):
@@ -98,8 +93,6 @@ def restore(source: Path, home: Path, *, force: bool, progress: Progress) -> dic
                     raise _not_empty(home) from error
                 raise
             _sync(home.parent)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
     return {**manifest, "home": str(home), "moved_to": None if aside is None else str(aside)}
 
 

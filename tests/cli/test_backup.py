@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -266,3 +268,37 @@ def test_the_restored_head_answers_with_the_same_weights(tiny_model: Path, tmp_p
     with daemon(tmp_path / "again", **settings) as one, one.client() as client:
         again = probe(client)
     assert again == learned
+
+
+def test_what_a_killed_backup_left_goes_with_the_next(chain: Path, tmp_path: Path) -> None:
+    killed = subprocess.Popen(
+        [sys.executable, "-c", STALLED, str(chain), str(tmp_path / "a.tar.zst")], stdout=subprocess.PIPE
+    )
+    assert killed.stdout is not None
+    killed.stdout.readline()  # it has begun
+    refused(reef(chain, "backup", str(tmp_path / "a.tar.zst")), 1, "under way")
+    schema(reef(chain, "backup", str(tmp_path / "b.tar.zst"), "--json"), "backup")
+    (left,) = [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    killed.kill()
+    killed.communicate()
+    found = schema(reef(chain, "doctor", "--json"), "doctor")["doctor"]
+    assert str(left) in next(one for one in found if one["id"] == "leftovers")["message"]
+    schema(reef(chain, "backup", str(tmp_path / "c.tar.zst"), "--json"), "backup")
+    assert not left.exists() and not (tmp_path / "a.tar.zst").exists()
+    left.mkdir()
+    reef(chain, "doctor", "--fix")
+    assert not left.exists()
+    schema(reef(chain, "backup", str(tmp_path / "a.tar.zst"), "--json"), "backup")
+
+
+STALLED = """
+import sys, time
+from pathlib import Path
+from reef.daemon.backup import backup
+
+def progress(stage, done, total):
+    print(stage, flush=True)
+    time.sleep(600)
+
+backup(Path(sys.argv[1]), Path(sys.argv[2]), with_token=False, progress=progress)
+"""

@@ -185,3 +185,11 @@ def test_a_home_that_cannot_be_one(tmp_path: Path) -> None:
     assert checks["home"]["state"] == "error" and "--home" in checks["home"]["fix"]
     refused(reef(tmp_path, "doctor", "--fxi"), 2, "No such option")
     assert json.loads(reef(tmp_path, "doctor", "--json").out)["doctor"]
+
+
+def test_a_home_that_is_a_link_to_nothing_is_told_as_one(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.symlink_to(tmp_path / "gone")
+    assert "a link to" in doctor(home, code=1)[0]["home"]["message"]
+    ran = reef(home, "up", "--upstream-url", "http://127.0.0.1:9", "--port", "0")
+    assert ran.code == 1 and f"{home}: a link to {tmp_path / 'gone'}, which is not there" in ran.err
