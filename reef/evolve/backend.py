@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ from reef.evolve.journal import Journal
 from reef.evolve.screens import admit, shared_names
 from reef.evolve.tasks import TaskFolder
 from reef.evolve.values import CODE_KINDS, Outage, Proposal, Propose, ProposeContext, Refusal, Transcript, proposal_of
-from reef.gate import GateSettings, Pair, Rule, Slot, Task, level_of, start
+from reef.gate import GateSettings, Pair, Slot, Task, level_of, start
 from reef.harness.tree import Tree
 from reef.runtime import Blocked, Outcome, Prepared, Refused, Stale, StepRequest
 from reef.store import Store
@@ -39,6 +40,8 @@ _AWAY_S = 60.0
 _TEXT_KINDS = frozenset({"rules", "skill"})
 _INTERRUPTED = Stale("interrupted: the step goes on later, from where it is")
 _LOOK_S = 0.2
+_KEPT_STEPS = 10
+"""Steps of this home whose episodes' folders are kept: up to a gigabyte each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +111,14 @@ class LocalTrainingBackend(HarnessRuntime):
         self._propose, self._evaluate, self._knobs = propose, evaluate, knobs
         self._tasks = {task.name: task for task in tasks}
         self._texts = [text for task in tasks for text in task.texts()]
-        self.doing: dict[str, Any] = {}
-        """What the step in hand is at, for status."""
 
     def step(self, prepared: Prepared) -> Outcome:
         """Propose, screen, compare, judge. Idempotent by step id: what the journal has is not done again."""
         request, settings = prepared.request, self._settings
-        if settings.max_steps and request.step > settings.max_steps:
-            return Blocked(f"max_steps: {settings.max_steps} steps have been made", 3600.0)
         journal = Journal(self._store, request.scenario, request.step_id)
+        if settings.max_steps and journal.steps() >= settings.max_steps:
+            return Blocked(f"max_steps: {settings.max_steps} steps have been made", 3600.0)
         incumbent = read_tree(self._folder, request.parent.content_id)
-        self.doing = {"phase": "proposing", "step_id": request.step_id}
         try:
             proposal = journal.proposal() or self._new_proposal(request, incumbent, journal)
             if "REEF_FAILPOINT" in os.environ:
@@ -134,11 +134,16 @@ class LocalTrainingBackend(HarnessRuntime):
             return Blocked(f"invalid: {error.message}", _AWAY_S)
         except (Outage, Unavailable) as error:
             return Blocked(error.message, _AWAY_S) if request.go_on() else _INTERRUPTED
-        finally:
-            self.doing = {}
         artifact = keep_tree(self._folder, made)
         journal.judged(_STATES[verdict.decision], verdict.reason)
         return Candidate(request.step_id, artifact, _metrics(verdict, journal), verdict=verdict)
+
+    def settle(self, step_id: str, content_id: str | None) -> None:
+        """What agents of older steps printed goes; scores stay in the journal."""
+        with contextlib.suppress(FileNotFoundError):  # another scenario's step may do the same just now
+            found = [(one.stat().st_mtime, one) for one in (self._folder / "episodes").glob("*")]
+            for _, old in sorted(found, reverse=True)[_KEPT_STEPS:]:
+                shutil.rmtree(old, ignore_errors=True)
 
     # -- inside
 
@@ -150,7 +155,14 @@ class LocalTrainingBackend(HarnessRuntime):
             return proposal
         runs = self._machine.transcripts(request.payload["runs"], self._settings.prompt_chars)
         seen: dict[str, Any] = {"reports": [run.report_id for run in runs], "request": asked.get("request")}
-        ask = partial(self._machine.ask, f"{request.step_id}-propose")
+        began = time.monotonic()
+
+        def ask(system: str, prompt: str) -> str:
+            _wait(0.0, request.go_on)
+            if (why := self._over(journal, time.monotonic() - began)) is not None:
+                raise Refusal(f"propose has used up the step's budget: {why}")
+            return self._machine.ask(f"{request.step_id}-propose", system, prompt)
+
         context = ProposeContext(
             request.scenario,
             incumbent,
@@ -198,7 +210,6 @@ class LocalTrainingBackend(HarnessRuntime):
                 for pair in pool.map(run, slots):
                     if rule.verdict is None and rule.slots(1) == [pair.slot]:
                         rule.add(pair)
-                        self._say(rule, pair, settings.gate)
         assert rule.verdict is not None
         return self._held(rule.verdict, proposal, request)
 
@@ -275,10 +286,6 @@ class LocalTrainingBackend(HarnessRuntime):
             if limit and used >= limit:
                 return f"{name} is {limit:g}, and {used:.4g} are spent"
         return None
-
-    def _say(self, rule: Rule, pair: Pair, gate: GateSettings) -> None:
-        done = pair.slot.number + 1
-        self.doing = {**self.doing, "phase": pair.slot.stage, "pairs": done, "pairs_at_most": gate.screen + gate.pairs}
 
 
 _STATES = {

@@ -16,6 +16,9 @@ from reef.evolve.values import Proposal, Rejected, proposal_of
 from reef.gate import Pair, Slot
 from reef.store import Store
 
+_SHOWN_EDITS, _SHOWN_REASON = 8, 400
+"""A refused proposal may be of any length, and it is shown to the next proposer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spent:
@@ -78,15 +81,19 @@ class Journal:
                 (self.scenario, limit),
             ).fetchall()
         return [
-            Rejected(one["why"], _summary(one), reason or "")
+            Rejected(one["why"], _summary(one), (reason or "")[:_SHOWN_REASON])
             for one, reason in ((json.loads(text), why) for text, why in rows)
         ]
 
     def pair(self, slot: Slot) -> Pair | None:
-        """A pair that was run to its end, None when it was not: half a pair counts for nothing."""
+        """A pair that was run to its end, None when it was not: half a pair counts for nothing.
+
+        A number may have been run with another task before: a guess, when several pairs run at a time and the test ends.
+        """
         with self.store.reading() as db:
             rows = db.execute(
-                "SELECT side, score FROM episodes WHERE step_id = ? AND number = ?", (self.step_id, slot.number)
+                "SELECT side, score FROM episodes WHERE step_id = ? AND number = ? AND task = ?",
+                (self.step_id, slot.number, slot.task),
             ).fetchall()
         found = {side: float(score) for side, score in rows}
         return Pair(slot, found["candidate"], found["incumbent"]) if len(found) == 2 else None
@@ -113,7 +120,7 @@ class Journal:
                     now,
                 )
             )
-        self.store.write(lambda db: db.executemany("INSERT OR IGNORE INTO episodes VALUES (?,?,?,?,?,?,?,?,?)", rows))
+        self.store.write(lambda db: db.executemany("INSERT OR REPLACE INTO episodes VALUES (?,?,?,?,?,?,?,?,?)", rows))
         kept = self.pair(slot)
         assert kept is not None
         return kept
@@ -144,15 +151,26 @@ class Journal:
             ).fetchone()
         return Spent(int(episodes), float(seconds), *map(int, calls))
 
+    def steps(self) -> int:
+        """How many steps of the scenario have come to an end, whatever became of them."""
+        with self.store.reading() as db:
+            row = db.execute(
+                "SELECT COUNT(*) FROM steps t JOIN scenarios s ON s.id = t.scenario_id WHERE s.name = ?",
+                (self.scenario,),
+            ).fetchone()
+        return int(row[0])
+
     def tested(self) -> tuple[int, int]:
         """How many candidates of the scenario were tested before this one, and how many of them were published.
 
+        Published is what its step has committed: a step that was left for another head may have been judged all the same.
         A candidate that its screen ended was not tested: the screen's pairs are no evidence, so it spends no error.
         """
         with self.store.reading() as db:
             row = db.execute(
-                "SELECT COUNT(*), COALESCE(SUM(p.state IN ('published','held')), 0) FROM proposals p JOIN scenarios s ON"
-                " s.id = p.scenario_id WHERE s.name = ? AND p.tested = 1 AND p.step_id <> ?"
+                "SELECT COUNT(*), COALESCE(SUM(p.state IN ('published','held') AND EXISTS (SELECT 1 FROM steps t WHERE"
+                " t.step_id = p.step_id)), 0) FROM proposals p JOIN scenarios s ON s.id = p.scenario_id"
+                " WHERE s.name = ? AND p.tested = 1 AND p.step_id <> ?"
                 " AND p.seq < COALESCE((SELECT seq FROM proposals WHERE step_id = ?), 1 << 62)",
                 (self.scenario, self.step_id, self.step_id),
             ).fetchone()
@@ -178,5 +196,7 @@ def proposals(store: Store, scenario: str, limit: int) -> list[dict[str, Any]]:
 
 
 def _summary(proposal: Mapping[str, Any]) -> str:
-    edits = ", ".join(f"{one['action']} {one['kind']}/{one['name']}" for one in proposal["edits"])
+    edits = ", ".join(
+        f"{one['action']} {one['kind'][:40]}/{one['name'][:80]}" for one in proposal["edits"][:_SHOWN_EDITS]
+    )
     return f"{edits or 'nothing'} ({' '.join(str(proposal['why']).split())[:200]})"

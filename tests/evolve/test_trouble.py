@@ -13,7 +13,7 @@ from reef.client import ReefClient
 from reef.gate import replay
 from tests.cli.test_cli import reef, schema
 from tests.evolve.test_steps import a_step, evolving, fail, helpful, importable
-from tests.evolve.world import edits, is_proposer
+from tests.evolve.world import edits, is_proposer, make_tasks
 from tests.support import eventually
 
 __all__ = ["importable"]  # the fixture
@@ -89,6 +89,49 @@ def test_a_budget_that_is_spent_ends_the_step_without_a_verdict(tmp_path: Path) 
         assert release["verdict"]["decision"] == "inconclusive" and "max_calls is 1" in release["verdict"]["reason"]
         again = replay(release["verdict"]["evidence"])
         assert again.decision.value == "inconclusive" and again.reason == release["verdict"]["reason"]
+
+
+def test_a_proposer_cannot_ask_beyond_the_budget(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful, reef_propose="tests.evolve.world:insatiable", reef_max_calls="3") as (
+        _,
+        client,
+        seen,
+    ):
+        fail(client)
+        assert "max_calls is 3" in a_step(client)["reason"]
+        assert sum(is_proposer(body) for body in seen.seen) == 3
+
+
+def test_steps_that_publish_nothing_count_as_steps(tmp_path: Path) -> None:
+    def useless(body: Any) -> dict[str, Any]:
+        return edits(("rules", "note", "Be nice to everybody.")) if is_proposer(body) else {"content": "done"}
+
+    with evolving(tmp_path, useless, reef_max_steps="1") as (_, client, _):
+        fail(client)
+        assert client.release("s", a_step(client)["release_id"])["state"] == "rejected"
+        fail(client)
+        waits(client, "max_steps: 1 steps have been made")
+
+
+def test_a_pair_is_of_the_task_it_says_however_many_run_at_a_time(tmp_path: Path) -> None:
+    """Pairs run ahead of the test's end leave results under the numbers that the protected tasks' pairs then have."""
+    make_tasks(tmp_path / "tasks", *(f"t{at}" for at in range(40)), protected="t7")
+    with evolving(tmp_path, helpful, reef_parallel="8") as (one, client, _):
+        fail(client)
+        pairs = client.release("s", a_step(client)["release_id"])["verdict"]["evidence"]["pairs"]
+        with closing(sqlite3.connect(one.home / "reef.db")) as db:
+            ran = set(db.execute("SELECT number, task, side, score FROM episodes"))
+    for number, _, task, _, _, candidate, incumbent in pairs:
+        assert {(number, task, "candidate", candidate), (number, task, "incumbent", incumbent)} <= ran
+
+
+def test_old_episodes_go(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful) as (one, client, _):
+        for at in range(12):
+            (one.home / "episodes" / f"step{at}" / "0-candidate").mkdir(parents=True)
+        fail(client)
+        a_step(client)
+        eventually(lambda: len(list((one.home / "episodes").iterdir())) == 10)
 
 
 def test_a_hundred_useless_changes(tmp_path: Path) -> None:

@@ -120,3 +120,9 @@ def switched(trial: Trial) -> float:
 
 def nothing(context: ProposeContext) -> Any:
     return []
+
+
+def insatiable(context: ProposeContext) -> Any:
+    """Never has enough of asking."""
+    while True:
+        context.ask("You improve the harness", "What else?")
