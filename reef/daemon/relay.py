@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Iterable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -20,6 +19,7 @@ from reef.daemon.services import Services
 from reef.daemon.wire import error_event
 from reef.errors import ReefError, StoreFull, Unavailable, UpstreamError, UpstreamTimeout
 from reef.inference.base import Answer, Call
+from reef.inference.translated import is_events
 from reef.records import Exchange
 from reef.scenario import Scenario
 
@@ -67,7 +67,7 @@ class Relay(Response):
         self._sent = bytearray()
         self._waiting = b""  # the last slice of a body without events, held back until the row is complete
         self._read_as = status, headers
-        self._events = _is_event_stream(headers)
+        self._events = is_events(headers)
         self._headers_were_late = not pending.done()
         self._first_ms: float | None = None
         self._heard_s = time.monotonic()
@@ -142,7 +142,7 @@ class Relay(Response):
         """Relay slices; returns the held-back end and why the stream is not whole (None when it is)."""
         if self._headers_were_late:
             self._read_as = got.status, got.headers
-            if got.status >= 300 or not _is_event_stream(got.headers):
+            if got.status >= 300 or not is_events(got.headers):
                 return await self._too_late(got)
         marks = _END_MARKS[self._call.route]
         async for chunk in got.slices():
@@ -210,13 +210,6 @@ class Relay(Response):
             return  # never inside an event, and never in a body that has no events
         comment = b'event: ping\ndata: {"type": "ping"}\n\n' if self._call.route == "messages" else b": keep-alive\n\n"
         await send({"type": "http.response.body", "body": comment, "more_body": True})
-
-
-def _is_event_stream(headers: Iterable[tuple[str, str]]) -> bool:
-    """True when the body's bytes are server-sent events that can be read and added to as they pass."""
-    found = dict(headers)
-    coding = found.get("content-encoding", "identity")
-    return found.get("content-type", "").startswith("text/event-stream") and coding == "identity"
 
 
 def _end_at(sent: bytearray, before: int, marks: tuple[bytes, ...]) -> int | None:

@@ -65,6 +65,10 @@ class EventCutter:
         self._rest = rest + half
         return list(read_events(whole)) if mark else []
 
+    def pending(self) -> list[Event]:
+        """The event whose lines have all come, and only its blank line has not; it is still given when that comes."""
+        return list(read_events(self._rest)) if self._rest.endswith((b"\n", b"\r", b"[DONE]")) else []
+
     def close(self) -> list[Event]:
         """The last event of a stream that ended without a blank line."""
         rest, self._rest = self._rest, b""

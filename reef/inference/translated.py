@@ -5,6 +5,7 @@ Knows nothing of how the call was sent or of records. Called by translation.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -22,6 +23,12 @@ from reef.inference.sse import Event, EventCutter, dump, load
 
 _JSON = ("content-type", "application/json")
 _EVENTS = ("content-type", "text/event-stream; charset=utf-8")
+_ENDS = {
+    "messages": ("message_stop",),
+    "responses": ("response.completed", "response.incomplete", "response.failed"),
+}
+_LINGER_S = 1.0
+"""How long a whole answer waits for its connection to end."""
 _ODD = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
 """What reading an answer of any shape can raise where the shape is not the dialect's."""
 
@@ -48,12 +55,28 @@ class WholeAnswer:
         """Nothing is open."""
 
 
-async def read_whole(answer: Answer) -> WholeAnswer:
-    """An answer read to its end, its bytes as they are."""
+async def read_whole(answer: Answer, dialect: str | None = None) -> WholeAnswer:
+    """An answer read to its end, its bytes as they are; behind the last event of a stream in ``dialect`` nothing is waited
+    for."""
+    parts: list[bytes] = []
+    cutter = EventCutter() if dialect is not None and is_events(answer.headers) else None
+    clock = asyncio.get_running_loop()
     try:
-        body = b"".join([chunk async for chunk in answer.slices()])
+        async with asyncio.timeout(None) as limit:
+            async for chunk in answer.slices():
+                parts.append(chunk)
+                if cutter is None or limit.when() is not None:
+                    continue
+                if any(_is_end(dialect, event) for event in [*cutter.feed(chunk), *cutter.pending()]):
+                    limit.reschedule(clock.time() + _LINGER_S)
+    except TimeoutError:  # the linger's
+        pass
+    except ReefError:
+        if limit.when() is None:  # what happens behind the end is no matter
+            raise
     finally:
         await answer.aclose()
+    body = b"".join(parts)
     return WholeAnswer(answer.status, answer.headers, body, answer.finish(body))
 
 
@@ -67,7 +90,7 @@ async def translate_answer(call: Call, prompt: Prompt, target: str, answer: Answ
     head = Head(call.call_id, str(call.body.get("model") or ""), int(time.time()), prompt)
     if call.stream and answer.status < 300:
         return TranslatedStream(call.route, head, target, answer, [*headers, _EVENTS])
-    whole = await read_whole(answer)
+    whole = await read_whole(answer, target)
     raw = unpacked(whole)
     if answer.status >= 300:
         body = dump(fault_body(call.route, _fault(raw, answer.status), answer.status))
@@ -78,6 +101,26 @@ async def translate_answer(call: Call, prompt: Prompt, target: str, answer: Answ
     head = replace(head, model=reader.model or head.model)
     body = dump(DIALECTS[call.route].plain(head, pieces, reader.outcome(), ()))
     return WholeAnswer(200, [*headers, _JSON], body, _judged(call.route, body, reader))
+
+
+def is_events(headers: list[tuple[str, str]]) -> bool:
+    """Whether the body is events that can be read as they come."""
+    found = dict(headers)
+    coding = found.get("content-encoding", "identity")
+    return found.get("content-type", "").startswith("text/event-stream") and coding == "identity"
+
+
+def _is_end(dialect: str | None, event: Event) -> bool:
+    """Whether a provider of ``dialect`` says no more after ``event``, whose data may be a half yet."""
+    if dialect not in _ENDS:
+        return event.data.strip() == b"[DONE]"
+    if not any(word.encode() in event.data for word in _ENDS[dialect]):
+        return False
+    try:
+        said = load(event.data)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and said.get("type") in _ENDS[dialect]
 
 
 def read_pieces(reader: AnswerReader, raw: bytes, content_type: str) -> list[Piece]:
@@ -102,7 +145,7 @@ class TranslatedStream:
     def __init__(self, route: str, head: Head, target: str, source: Answer, headers: list[tuple[str, str]]) -> None:
         self.status, self.headers = 200, headers
         self.release_id: str | None = None
-        self._route, self._head, self._source = route, head, source
+        self._route, self._head, self._target, self._source = route, head, target, source
         self._reader: AnswerReader = DIALECTS[target].reader()
         self._encoder: StreamEncoder | None = None
         self._ended = self._failed = False
@@ -134,16 +177,18 @@ class TranslatedStream:
 
     async def _translate(self) -> AsyncIterator[bytes]:
         """The source to its end, slice by slice; an answer that is no readable stream as a whole."""
-        given = dict(self._source.headers)
-        kind, coding = given.get("content-type", ""), given.get("content-encoding", "identity")
-        if not kind.startswith("text/event-stream") or coding != "identity":
+        if not is_events(self._source.headers):
             whole = await read_whole(self._source)
+            kind = dict(whole.headers).get("content-type", "")
             yield self._say(read_pieces(self._reader, unpacked(whole), kind))
             yield self._end()
             return
         cutter = EventCutter()
         async for chunk in self._source.slices():
-            async for sent in self._read(cutter.feed(chunk)):
+            events = cutter.feed(chunk)
+            if not self._ended:
+                events += [event for event in cutter.pending() if _is_end(self._target, event)]
+            async for sent in self._read(events):
                 yield sent
         async for sent in self._read(cutter.close()):
             yield sent

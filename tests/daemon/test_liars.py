@@ -153,3 +153,47 @@ async def test_an_answer_without_an_end_is_ended_by_its_size(tmp_path: Path, kin
                 assert 0 < len(response.content) <= 2**19
             else:
                 assert b"reef.max_answer_mb" in response.content.split(b"\n\n")[-2]
+
+
+MESSAGE = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m1","model":"m","usage":{"input_tokens":1}}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}\n\n'
+    b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":1}}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("speaks", ["chat", "messages"])
+@pytest.mark.parametrize("then", [b"", b": still here\n\n"], ids=["no blank line", "talks on"])
+async def test_the_end_of_a_translated_answer_is_its_end(
+    tmp_path: Path, streamed: bool, speaks: str, then: bytes
+) -> None:
+    events = b"".join(STREAM) if speaks == "chat" else MESSAGE
+    done = threading.Event()
+
+    class Clinging(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(events if then else events.removesuffix(b"\n"))
+            with contextlib.suppress(ConnectionError):
+                while not done.wait(0.2):
+                    self.wfile.write(then)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    path = "/v1/messages" if speaks == "chat" else "/v1/chat/completions"
+    with serving(Clinging) as url:
+        async with app_at(tmp_path, url, idle_timeout_s="60", upstream_api=speaks) as (_, client):
+            try:
+                asked = client.post(path, json={**CHAT, "max_tokens": 9, "stream": streamed})
+                response = await asyncio.wait_for(asked, 20)
+            finally:
+                done.set()
+            assert response.status_code == 200
+            assert (await record(client, response))["state"] == "complete"
