@@ -63,6 +63,8 @@ class _RelayedAnswer:
             async for chunk in self._response.content.iter_any():
                 self._left_bytes -= len(chunk)
                 if self._left_bytes < 0:
+                    if fits := chunk[: self._left_bytes]:
+                        yield fits
                     self._broken = "answer_too_large"
                     raise UpstreamError(
                         "the model's server sent more than one answer may hold",
