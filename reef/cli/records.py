@@ -245,6 +245,12 @@ def _stream(
         if not response.is_success:
             response.read()
             raise RemoteError(response.status_code, _document(response.text), receipt or None)
+        if response.headers.get("content-type", "").startswith("application/json"):  # a provider that does not stream
+            response.read()
+            document = _document(response.text)
+            if "error" in document:
+                raise RemoteError(502, document, receipt or None)
+            sys.stdout.write(content_text(document))
         for line in response.iter_lines():
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue

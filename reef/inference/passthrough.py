@@ -252,6 +252,11 @@ class PassthroughBackend:
         """The client's error in our words."""
         if isinstance(error, TimeoutError):
             return UpstreamTimeout(f"the model's server at {self.health.address} did not answer in time")
+        if isinstance(error, aiohttp.ClientResponseError):
+            return UpstreamError(
+                f"the server at {self.health.address} answered something that is not HTTP: {error.message.strip()[:200]}",
+                hint="check that the upstream URL is right, its scheme and port too",
+            )
         return UpstreamError(
             f"the model's server at {self.health.address} cannot be reached: {_in_words(error)}",
             hint="check that it runs and that the upstream URL is right",

@@ -217,3 +217,12 @@ def test_a_call_that_cannot_reach_its_provider_names_its_record(tmp_path: Path) 
             refused(ran, 1, f"the model's server at {url} cannot be reached: connection refused.")
             (command,) = re.findall(r"reef (records show \w+)", ran.err)
             assert f"{url} cannot be reached" in reef(tmp_path, *command.split()).out
+
+
+def test_a_provider_that_does_not_stream_is_heard_all_the_same(tmp_path: Path) -> None:
+    with (
+        provider(answers.chat_plain(tools=False)) as upstream,
+        daemon(tmp_path, reef_upstream_url=upstream.url),
+    ):
+        ran = reef(tmp_path, "call", "look", "--model", "m")
+    assert (ran.code, ran.out) == (0, f"{answers.TEXT}\n")

@@ -197,3 +197,19 @@ async def test_the_end_of_a_translated_answer_is_its_end(
                 done.set()
             assert response.status_code == 200
             assert (await record(client, response))["state"] == "complete"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_upstream_that_speaks_no_http_is_told_as_such(tmp_path: Path, streamed: bool) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.test ESMTP\r\n")
+        await reader.read(1)
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with app_at(tmp_path, url) as (_, client):
+            answer = await client.post("/v1/chat/completions", json={**CHAT, "stream": streamed})
+            assert answer.status_code == 502 and "not HTTP" in answer.text and "cannot be reached" not in answer.text
+            kept = await record(client, answer)
+            assert (kept["state"], kept["reason"]["code"]) == ("failed", "upstream_error")
