@@ -24,6 +24,7 @@ from reef.cli.common import (
     talk,
 )
 from reef.cli.releases import ReleaseArgument
+from reef.core.artifacts import Decision
 from reef.errors import BadRequest, Conflict
 
 if TYPE_CHECKING:  # loaded by the commands that need it: most of what the command line does needs none of it
@@ -194,8 +195,13 @@ def replay_release(
     from reef.gate import replay
 
     again = replay(verdict["evidence"])
-    # Who reviews may hold what the evidence accepts; the evidence itself is the same to the last bit, or it is not this one.
+    # What the evidence accepts may be held for a person; the evidence itself is the same to the last bit, or it is not this one.
     same = all(verdict["evidence"].get(name) == value for name, value in again.evidence.items())
+    same &= (
+        verdict["decision"] in ("accept", "hold")
+        if again.decision is Decision.ACCEPT
+        else verdict["decision"] == again.decision.value
+    )
     if as_json:
         print_json(
             "replay", {"release_id": release_id, "same": same, "decision": again.decision.value, "reason": again.reason}

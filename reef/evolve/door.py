@@ -22,7 +22,8 @@ _LARGEST_BODY = 64 * 2**20
 _CLOSING_S = 1.0
 _DROPPED = frozenset({"host", "authorization", "x-api-key", "connection", "transfer-encoding", "content-length", "keep-alive",
                       "content-encoding", "accept-encoding"})  # fmt: skip
-_OUTAGES = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 529})
+_OUTAGES = frozenset({401, 402, 403, 408, 425, 429, 500, 502, 503, 504, 507, 529})
+"""With those of a key that is wrong or spent: no agent has one."""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from functools import partial
 from reef.errors import ReefError
 from reef.events import Bus
 from reef.train.loop import StepResult, Trainer
+from reef.train.watch import LOOK_S
 
 log = logging.getLogger("reef.train")
 
@@ -112,7 +113,8 @@ class TrainerThread:
             if result is None:
                 self._backoff_s = _FIRST_BACKOFF_S
                 self._say("idle", "")
-                return _HOUSEKEEPING_S
+                watch = self.trainer.watch
+                return LOOK_S if watch is not None and watch.missed else _HOUSEKEEPING_S
             self._announce(result)
             if result.retry_after_s:
                 self._say("held" if result.outcome == "held" else "blocked", result.reason)

@@ -5,17 +5,21 @@ Knows nothing of runtimes; the trainer serves what the chain says afterwards. As
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from reef.core.artifacts import Release
+from reef.errors import BadConfig, Conflict, NotFound
 from reef.gate.live import Live, compare
 from reef.records import figures
 from reef.releases import ReleaseChain
 
-_LOOK_S = 1.0
+log = logging.getLogger("reef.train")
+
+LOOK_S = 1.0
 """Reports may come by the thousand; looking more often than this would only read the same again."""
 
 
@@ -35,12 +39,17 @@ class Watch:
     chain: ReleaseChain
     scenario: str
     settings: WatchSettings
-    _looked_s: float = field(default=-_LOOK_S)
+    try_serving: Callable[[Release], None]
+    """Raises what makes it impossible to go back to a release."""
+    missed: bool = False
+    """It was asked too soon after the last time: it is to be asked again after LOOK_S."""
+    _looked_s: float = field(default=-LOOK_S)
 
     def look(self) -> tuple[Release, str] | None:
         """Act on what the reports say: the release that the chain has moved to, or that was refused, and why."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_S:
+        self.missed = now_s - self._looked_s < LOOK_S
+        if self.missed:
             return None
         self._looked_s = now_s
         head, held = self.chain.head(self.scenario), self.chain.held(self.scenario)
@@ -55,8 +64,19 @@ class Watch:
         elif self.settings.auto_rollback and head.parent is not None and head.restored_from is None:
             live = self.live(head.release_id, head.parent)
             if live.worse:
-                return self.chain.rollback(self.scenario, head.parent, "auto_rollback"), f"auto_rollback: {words(live)}"
+                return self._leave(head.parent, live)
         return None
+
+    def _leave(self, to: str, live: Live) -> tuple[Release, str] | None:
+        with self.chain.store.files:
+            try:
+                self.try_serving(self.chain.rollback_target(self.scenario, to))
+            except (NotFound, BadConfig, Conflict) as error:  # what cannot be served is not better
+                log.warning(
+                    "%s should go back to %s and cannot (%s): %s", self.scenario, to, error.message, words(live)
+                )
+                return None
+            return self.chain.rollback(self.scenario, to, "auto_rollback"), f"auto_rollback: {words(live)}"
 
     def live(self, new: str, old: str) -> Live:
         """The scores of reports on calls that two releases answered, compared."""

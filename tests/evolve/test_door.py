@@ -89,3 +89,15 @@ async def test_an_answer_that_breaks_off_is_an_outage() -> None:
     async with behind(broken) as (door, port, _):
         await ask(port, "/v1/chat/completions")
         assert door.traffic.outage is not None
+
+
+@pytest.mark.parametrize(
+    ("status", "outage"), [(401, True), (402, True), (429, True), (503, True), (400, False), (404, False)]
+)
+async def test_whose_failure_an_answer_is(status: int, outage: bool) -> None:
+    async def refused(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "no"}}, status=status)
+
+    async with behind(refused) as (door, port, _):
+        await ask(port, "/v1/chat/completions")
+        assert (door.traffic.outage is not None) is outage

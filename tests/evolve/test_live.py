@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from reef.client import ReefClient
+from reef.core.artifacts import artifact_path
 from reef.errors import ReefError
 from tests.evolve.test_steps import evolving, helpful, importable
 from tests.support import daemon, eventually, provider
@@ -47,6 +49,16 @@ def test_a_release_that_people_find_worse_is_left(tmp_path: Path) -> None:
         assert client.release("s", "r1")["state"] == "rolled_back"
         used(client, "r2", 0.0, 5)
         assert head(client) == "r2"  # what is restored is not left by itself
+
+
+def test_a_release_is_not_left_for_one_whose_files_are_gone(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful, reef_auto_rollback="true", **WAITS) as (one, client, _):
+        used(client, "r0", 1.0, 40)
+        published(client)
+        shutil.rmtree(artifact_path(one.home, client.release("s", "r0")["content_id"]))
+        used(client, "r1", 0.0, 40)
+        eventually(lambda: "cannot (the files of" in (one.home / "logs" / "reef.jsonl").read_text(encoding="utf-8"))
+        assert head(client) == "r1"
 
 
 def test_a_release_that_is_no_worse_stays(tmp_path: Path) -> None:

@@ -156,6 +156,13 @@ def test_the_verdict_of_a_release_can_be_shown_and_computed_again(tmp_path: Path
         first = reef(one.home, "gate", "replay", "r0", "-s", "s")
         assert first.code == 2 and "was not judged" in first.err
         db = sqlite3.connect(one.home / "reef.db")
+        with closing(db), db:  # a decision that the evidence does not give
+            db.execute(
+                "UPDATE releases SET verdict = json_set(verdict, '$.decision', 'reject') WHERE release_id = ?",
+                (release,),
+            )
+        assert reef(one.home, "gate", "replay", release, "-s", "s").code == 1
+        db = sqlite3.connect(one.home / "reef.db")
         with closing(db), db:  # a receipt that somebody has changed
             db.execute(
                 "UPDATE releases SET verdict = json_set(verdict, '$.evidence.trajectory[0]', 9.0) WHERE release_id = ?",
