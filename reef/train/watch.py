@@ -57,9 +57,12 @@ class Watch:
             return None
         if held is not None and is_canary(held):
             live = self.live(held.release_id, head.release_id)
+            if held.parent != head.release_id:  # nobody is served it any more, and it could not be promoted
+                said = f"canary: {head.release_id} is served now, and it was made from {held.parent}"
+                return self.chain.reject(self.scenario, held.release_id, "canary"), said
             if live.worse:
                 return self.chain.reject(self.scenario, held.release_id, "canary"), f"canary: {words(live)}"
-            if live.new_count >= self.settings.canary_reports and held.parent == head.release_id:
+            if live.new_count >= self.settings.canary_reports:
                 return self.chain.promote(self.scenario, held.release_id, "canary"), f"canary: {words(live)}"
         elif self.settings.auto_rollback and head.parent is not None and head.restored_from is None:
             live = self.live(head.release_id, head.parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from reef.client import ReefClient
 from reef.core.artifacts import artifact_path
 from reef.errors import ReefError
 from tests.evolve.test_steps import evolving, helpful, importable
+from tests.evolve.world import edits, is_proposer
 from tests.support import daemon, eventually, provider
 
 __all__ = ["importable"]  # the fixture
@@ -86,6 +88,26 @@ def test_a_canary_is_tried_by_a_share_of_the_sessions(tmp_path: Path, score: flo
         used(client, "r1", score, 40)
         eventually(lambda: client.release("s", "r1")["state"] == state)
         assert set(shares(client).values()) == {serves}
+
+
+def test_a_canary_ends_when_what_it_was_made_from_is_left(tmp_path: Path) -> None:
+    made = iter(range(100))
+
+    def another(body: Any) -> dict[str, Any]:
+        rule = ("rules", f"care-{next(made)}", "Work carefully.")
+        return edits(rule) if is_proposer(body) else {"content": "done"}
+
+    with evolving(tmp_path, another, reef_canary="0.2", reef_gate="floor", **WAITS) as (_, client, _):
+        published(client)
+        client.act("s", "promote", {"release_id": "r1"})
+        client.post("/reef/train", {"request": "be more careful"})
+        eventually(
+            lambda: [one for one in client.releases("s") if one["release_id"] == "r2" and one["state"] == "held"]
+        )
+        client.act("s", "rollback")
+        eventually(lambda: client.release("s", "r2")["state"] == "rejected")
+        client.post("/reef/train", {"request": "be most careful"})
+        eventually(lambda: len(client.get("/reef/scenarios/s/steps")["steps"]) == 3)
 
 
 def test_a_canary_needs_a_harness(tmp_path: Path) -> None:
