@@ -244,9 +244,8 @@ class LocalTrainingBackend(HarnessRuntime):
             candidate, incumbent = (found[side][1] for side in _SIDES)
             if incumbent.broken:
                 raise Invalid(f"task {slot.task}: {incumbent.trouble}")
-            if (
-                candidate.broken and incumbent.score is not None
-            ):  # what is served starts there: the change broke the agent
+            # What is served starts there: the change broke the agent, when it does so twice.
+            if candidate.broken and incumbent.score is not None and attempt >= min(self._settings.retries, 1):
                 found["candidate"] = (found["candidate"][0], Result(0.0, said=f"{candidate.trouble}"))
             if all(result.score is not None for _, result in found.values()):
                 pair = journal.keep(slot, found)

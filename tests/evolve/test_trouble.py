@@ -48,6 +48,14 @@ def test_trouble_that_is_not_the_agents_is_no_verdict(tmp_path: Path, switch: Pa
         assert sum(is_proposer(body) for body in thinker.seen) == 1  # it is asked once, however often the step is tried
 
 
+def test_a_start_that_fails_once_is_no_loss(tmp_path: Path, switch: Path) -> None:
+    switch.write_text("once", encoding="utf-8")
+    with evolving(tmp_path, helpful, **SWITCHED) as (_, client, _):
+        fail(client)
+        release = client.release("s", a_step(client)["release_id"])
+        assert not switch.exists() and release["metrics"]["candidate_mean"] == 1.0
+
+
 def test_a_change_that_breaks_the_agent_loses(tmp_path: Path, switch: Path) -> None:
     switch.write_text("candidate", encoding="utf-8")
     with evolving(tmp_path, helpful, **SWITCHED) as (_, client, _):

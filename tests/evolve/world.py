@@ -115,6 +115,9 @@ def switched(trial: Trial) -> float:
             raise ValueError("the evaluator is broken")
         if word == "candidate" and trial.side == "candidate":
             raise ValueError("this tree breaks the agent")
+        if word == "once" and trial.side == "candidate":
+            said.unlink()
+            raise ValueError("the machine had no memory for it")
     return by_words(trial)
 
 
