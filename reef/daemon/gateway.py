@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from reef.core.records_types import Delivery, Finish, RecordState
 from reef.daemon.openapi import RELEASE_PATTERN
-from reef.daemon.redact import keys_of_tools, masked_answer, masked_json, masked_text
+from reef.daemon.redact import LITTLE_BYTES, costly, keys_of_tools, masked_answer, masked_json, masked_text
 from reef.daemon.relay import Relay, complete, let_go
 from reef.daemon.services import Services
 from reef.daemon.wire import error_response, json_response, read_body
@@ -159,7 +159,6 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
         status, headers, release = got.status, got.headers, got.release_id or release
         sent = b"".join([chunk async for chunk in got.slices()])
         whole = True
-        finish = got.finish(sent)
     except ReefError as error:
         finish = Finish(RecordState.FAILED, error.reason) if got is None else got.finish(sent)
         failure = error_response(call.path, error)
@@ -176,8 +175,16 @@ async def _plain(request: Request, services: Services, scenario: Scenario, call:
     took_s = time.perf_counter() - started
     request.scope["reef.upstream_s"] = took_s
     delivery = Delivery(sent, status, dict(headers), took_s * 1000)
+    much = len(sent) > LITTLE_BYTES and costly(sent, delivery.headers)
+    if whole:
+        assert got is not None
+        finish = await asyncio.to_thread(got.finish, sent) if much else got.finish(sent)
     if exchange.lent or "content-encoding" in delivery.headers or any(needle in sent for needle in services.needles):
-        finish, delivery = masked_answer(finish, delivery, (*services.secrets, *exchange.lent))
+        keys = *services.secrets, *exchange.lent
+        if much:
+            finish, delivery = await asyncio.to_thread(masked_answer, finish, delivery, keys)
+        else:
+            finish, delivery = masked_answer(finish, delivery, keys)
     exchange = replace(exchange, release_id=release) if release is not None else exchange
     receipt = (RECEIPT, exchange.record_id)
     try:

@@ -20,6 +20,9 @@ from reef.inference.assembly import unpack
 MASK = b"[redacted]"
 SHORTEST_KEY = 8
 """What is shorter is no key: it would be found in half of all texts."""
+LITTLE_BYTES = 2**16
+"""What is shorter is always read at once."""
+_MUCH_BYTES = 2**20
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#\s]*)\S*")
 _QUERY = re.compile(r"[?&;#]([^=&;#?]*)=([^&;#]*)")
@@ -96,6 +99,11 @@ def masked_answer(finish: Finish, delivery: Delivery, keys: Sequence[bytes]) -> 
         return finish, delivery
     model = None if finish.model is None else masked_text(finish.model, keys)
     return replace(finish, model=model), replace(delivery, sent=kept, headers=headers)
+
+
+def costly(sent: bytes | bytearray, headers: Mapping[str, str]) -> bool:
+    """Whether reading this answer may take so long that it is done off the event loop: packed, it may unpack to very much."""
+    return len(sent) > (LITTLE_BYTES if "content-encoding" in headers else _MUCH_BYTES)
 
 
 def _may_hold(raw: bytes | bytearray, keys: tuple[bytes, ...]) -> bool:

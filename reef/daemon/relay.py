@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from reef.core.records_types import Delivery, Finish, RecordState
-from reef.daemon.redact import masked_answer
+from reef.daemon.redact import costly, masked_answer
 from reef.daemon.services import Services
 from reef.daemon.wire import error_event
 from reef.errors import ReefError, StoreFull, Unavailable, UpstreamError, UpstreamTimeout
@@ -118,7 +118,9 @@ class Relay(Response):
         """Complete the row, let the upstream go; an error when the deployment wants no unrecorded answers."""
         finish = Finish(RecordState.ABORTED if reason == "client_gone" else RecordState.FAILED, reason)
         if got is not None:
-            finish = got.finish(bytes(self._sent), reason if reason == "client_gone" else None)
+            sent, left = bytes(self._sent), reason if reason == "client_gone" else None
+            much = costly(sent, dict(self._read_as[1]))
+            finish = await asyncio.to_thread(got.finish, sent, left) if much else got.finish(sent, left)
             self._services.keep(asyncio.ensure_future(got.aclose()))
         else:
             let_go(self._services, self._pending)
@@ -163,11 +165,14 @@ class Relay(Response):
             if cut is not None:
                 await self._read_on(got, cut)
                 return bytes(self._sent[start:]), None
-        finish = got.finish(bytes(self._sent))
-        if finish.state is RecordState.INCOMPLETE and self._events:
+        if not self._events:
+            return self._waiting, None
+        sent = bytes(self._sent)
+        finish = await asyncio.to_thread(got.finish, sent) if costly(sent, {}) else got.finish(sent)
+        if finish.state is RecordState.INCOMPLETE:
             error = ReefError("the model's server ended the stream before its end", code=finish.reason or "no_end_mark")
             return self._told(error), finish.reason
-        return self._waiting, None
+        return b"", None
 
     async def _read_on(self, got: Answer, cut: int) -> None:
         """What follows the end mark at ``cut``; a server that stays on the line after its last event is not waited for,
@@ -243,7 +248,11 @@ async def complete(
         return
     sent, coded = delivery.sent, "content-encoding" in delivery.headers
     if exchange.lent or coded or any(needle in sent for needle in services.needles):
-        finish, delivery = masked_answer(finish, delivery, (*services.secrets, *exchange.lent))
+        keys = *services.secrets, *exchange.lent
+        if costly(sent, delivery.headers):
+            finish, delivery = await asyncio.to_thread(masked_answer, finish, delivery, keys)
+        else:
+            finish, delivery = masked_answer(finish, delivery, keys)
     try:
         await asyncio.wrap_future(services.records.submit_exchange(exchange, finish, delivery, opened=True))
     except (StoreFull, Unavailable) as error:

@@ -5,6 +5,7 @@ Knows nothing of records, scenarios or training. Built by the composition root; 
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import os
@@ -271,7 +272,7 @@ class PassthroughBackend:
             await answer.aclose()
         coding = "".join(value for name, value in answer.headers if name == "content-encoding")
         try:
-            body = json.loads(unpack(b"".join(parts), coding))
+            body = json.loads(await asyncio.to_thread(unpack, b"".join(parts), coding))
         except ValueError:
             body = None
         if answer.status == 200 and isinstance(body, dict):

@@ -29,6 +29,8 @@ _ENDS = {
 }
 _LINGER_S = 1.0
 """How long a whole answer waits for its connection to end."""
+_MUCH_BYTES = 2**16
+"""What is longer may unpack to very much, and is read off the event loop."""
 _ODD = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
 """What reading an answer of any shape can raise where the shape is not the dialect's."""
 
@@ -77,7 +79,8 @@ async def read_whole(answer: Answer, dialect: str | None = None) -> WholeAnswer:
     finally:
         await answer.aclose()
     body = b"".join(parts)
-    return WholeAnswer(answer.status, answer.headers, body, answer.finish(body))
+    judged = await asyncio.to_thread(answer.finish, body) if len(body) > _MUCH_BYTES else answer.finish(body)
+    return WholeAnswer(answer.status, answer.headers, body, judged)
 
 
 async def translate_answer(call: Call, prompt: Prompt, target: str, answer: Answer) -> Answer:
@@ -91,7 +94,7 @@ async def translate_answer(call: Call, prompt: Prompt, target: str, answer: Answ
     if call.stream and answer.status < 300:
         return TranslatedStream(call.route, head, target, answer, [*headers, _EVENTS])
     whole = await read_whole(answer, target)
-    raw = unpacked(whole)
+    raw = await asyncio.to_thread(unpacked, whole) if len(whole.body) > _MUCH_BYTES else unpacked(whole)
     if answer.status >= 300:
         body = dump(fault_body(call.route, _fault(raw, answer.status), answer.status))
         failed = Finish(RecordState.FAILED, f"upstream_{answer.status}")
@@ -180,7 +183,8 @@ class TranslatedStream:
         if not is_events(self._source.headers):
             whole = await read_whole(self._source)
             kind = dict(whole.headers).get("content-type", "")
-            yield self._say(read_pieces(self._reader, unpacked(whole), kind))
+            raw = await asyncio.to_thread(unpacked, whole) if len(whole.body) > _MUCH_BYTES else unpacked(whole)
+            yield self._say(read_pieces(self._reader, raw, kind))
             yield self._end()
             return
         cutter = EventCutter()

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from reef.inference.testing import Script, ScriptedProvider
+from tests.contract.test_hops import counting
 from tests.daemon.test_gateway import ANSWER, CHAT, JSON, SSE, STREAM
-from tests.daemon.test_relay import app_at, record, serving, stream
+from tests.daemon.test_relay import NOISE, app_at, record, serving, stream
 from tests.support import daemon, provider
 
 RESPONSE = {"id": "r1", "object": "response", "status": "completed", "model": "m", "output": []}
@@ -213,3 +214,24 @@ async def test_an_upstream_that_speaks_no_http_is_told_as_such(tmp_path: Path, s
             assert answer.status_code == 502 and "not HTTP" in answer.text and "cannot be reached" not in answer.text
             kept = await record(client, answer)
             assert (kept["state"], kept["reason"]["code"]) == ("failed", "upstream_error")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_large_answer_that_is_packed_is_unpacked_off_the_event_loop(
+    tmp_path: Path, path: str, streamed: bool
+) -> None:
+    """It may unpack to very much, and other calls are answered meanwhile."""
+    packed = gzip.compress(ANSWER.replace(b'"m-1"', b'"%b"' % NOISE.encode()))
+    script = Script([packed], headers=[*JSON, ("content-encoding", "gzip")])
+    with counting() as counter:
+        async with (
+            ScriptedProvider(script) as upstream,
+            app_at(tmp_path, upstream.url, upstream_api="chat") as (_, client),
+        ):
+            counter.on = True
+            answer = await client.post(path, json={**CHAT, "max_tokens": 9, "stream": streamed})
+            counter.on = False
+    assert answer.status_code == 200
+    unpacking = [threads for code, threads in counter.entered.items() if code.co_name == "unpack"]
+    assert unpacking and threading.get_ident() not in set().union(*unpacking)
