@@ -22,7 +22,7 @@ from reef import failpoints
 from reef.core.artifacts import Candidate, Decision, Verdict
 from reef.errors import ReefError, Unavailable
 from reef.evolve.episode import Result, Spec
-from reef.evolve.evaluate import Evaluate, Trial, result_of
+from reef.evolve.evaluate import Evaluate, Trial, evaluate, result_of
 from reef.evolve.journal import Journal
 from reef.evolve.screens import admit, shared_names
 from reef.evolve.tasks import TaskFolder
@@ -71,6 +71,9 @@ class Machine(Protocol):
     def spec(self, episode: str, tree: Tree, task: TaskFolder, seed: int) -> Spec:
         """An episode of ``tree`` on ``task``; raises ReefError when the agent's program cannot be had."""
 
+    def preflight(self) -> None:
+        """Raise ReefError, in the program's own words, when the agent cannot start here."""
+
     def run(self, spec: Spec, go_on: Callable[[], bool]) -> Result:
         """Run it to its end, or until ``go_on`` says no."""
 
@@ -111,6 +114,9 @@ class LocalTrainingBackend(HarnessRuntime):
         self._propose, self._evaluate, self._knobs = propose, evaluate, knobs
         self._tasks = {task.name: task for task in tasks}
         self._texts = [text for task in tasks for text in task.texts()]
+        self._agent_starts = False
+        self.doing: dict[str, Any] = {}
+        """What the step in hand is at, for status."""
 
     def step(self, prepared: Prepared) -> Outcome:
         """Propose, screen, compare, judge. Idempotent by step id: what the journal has is not done again."""
@@ -120,6 +126,7 @@ class LocalTrainingBackend(HarnessRuntime):
             return Blocked(f"max_steps: {settings.max_steps} steps have been made", 3600.0)
         incumbent = read_tree(self._folder, request.parent.content_id)
         try:
+            self._check_agent()
             proposal = journal.proposal() or self._new_proposal(request, incumbent, journal)
             if "REEF_FAILPOINT" in os.environ:
                 failpoints.hit("evolve-proposed")
@@ -146,6 +153,18 @@ class LocalTrainingBackend(HarnessRuntime):
                 shutil.rmtree(old, ignore_errors=True)
 
     # -- inside
+
+    def _check_agent(self) -> None:
+        """Before anything is spent: an agent that cannot start here makes every step invalid. Asked until it could once."""
+        if self._agent_starts or self._evaluate is not evaluate:
+            return
+        try:
+            self._machine.preflight()
+        except Outage:
+            raise
+        except ReefError as error:
+            raise Invalid(f"{error.message} ({error.hint})" if error.hint else error.message) from error
+        self._agent_starts = True
 
     def _new_proposal(self, request: StepRequest, incumbent: Tree, journal: Journal) -> Proposal:
         asked: Mapping[str, Any] = request.payload.get("asked") or {}

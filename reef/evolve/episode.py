@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from reef.evolve.door import Traffic
 
 _CHECK_TIMEOUT_S = 300.0
+_PREFLIGHT_S = 60.0
 _KEPT_TRANSCRIPT = 2_000_000
 _CANNOT_START = frozenset({126, 127})
 
@@ -74,6 +75,20 @@ class Result:
     transcript: str = ""
     sandboxed: bool = False
     reused: bool = False
+
+
+def preflight(start: Sequence[str], programs: Sequence[str], mode: str) -> str | None:
+    """What an agent's program says when it does not even tell its version, None when it does."""
+    with tempfile.TemporaryDirectory(prefix="reef-preflight-") as folder:
+        environ = {"HOME": folder, "PATH": _path(start), "LANG": "C.UTF-8"}
+        command, cwd = [*start, "--version"], Path(folder)
+        if sandbox.wants_bubblewrap(mode):
+            environ |= {"HOME": HOME, "PYTHONPATH": os.pathsep.join(_import_path())}
+            binds = [(cwd, HOME, True), *((Path(one), one, False) for one in programs)]
+            command = sandbox.wrapped(command, environ=environ, cwd=HOME, binds=binds)
+        ended = sandbox.run(command, timeout_s=_PREFLIGHT_S, environ=environ, cwd=cwd)
+        said = " ".join((ended.stderr or ended.stdout).split())[-400:]
+        return None if ended.code == 0 else f"exit {ended.code}: {said or 'it said nothing'}"
 
 
 def run_episode(spec: Spec, root: Path) -> Result:
@@ -134,9 +149,7 @@ def _act(spec: Spec, agent: Adapter, root: Path, url: str, boxed: bool) -> Ended
     command = [*spec.start, *launch.arguments, *words]
     environ = {
         "HOME": home,
-        "PATH": os.pathsep.join(
-            dict.fromkeys([*(str(Path(one).parent) for one in spec.start[:1]), "/usr/local/bin", "/usr/bin", "/bin"])
-        ),
+        "PATH": _path(spec.start),
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -160,6 +173,11 @@ def _act(spec: Spec, agent: Adapter, root: Path, url: str, boxed: bool) -> Ended
     return sandbox.run(
         sandbox.wrapped(inside, environ=environ, cwd=WORK, binds=binds), timeout_s=timeout_s, environ=None, cwd=None
     )
+
+
+def _path(start: Sequence[str]) -> str:
+    """The agent's own folder of programs (a Node.js, a Python), and the system's."""
+    return os.pathsep.join(dict.fromkeys([str(Path(start[0]).parent), "/usr/local/bin", "/usr/bin", "/bin"]))
 
 
 def _import_path() -> list[str]:

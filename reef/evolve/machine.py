@@ -10,7 +10,7 @@ from typing import Any
 
 from reef.client import ReefClient, content_text
 from reef.errors import NotFound, ReefError
-from reef.evolve.episode import Result, Spec
+from reef.evolve.episode import Result, Spec, preflight
 from reef.evolve.executors import Executor
 from reef.evolve.propose import cut_middle, run_text
 from reef.evolve.tasks import TaskFolder
@@ -58,6 +58,14 @@ class DaemonMachine:
             self._calls,
             self._sandbox,
         )
+
+    def preflight(self) -> None:
+        """Start the agent's program once, and no more of it; raises ReefError with what the program says."""
+        agents, agent = agents_dir(), adapter(self._agent)
+        ensure(agents, agent, lambda stage, done, total: None)
+        start = start_of(agents, agent)
+        if (said := preflight(start, _folders(agents, start), self._sandbox)) is not None:
+            raise ReefError(f"{self._agent} does not start here: {said}", hint=f"reef harness install {self._agent}")
 
     def run(self, spec: Spec, go_on: Callable[[], bool]) -> Result:
         """Through the executor."""

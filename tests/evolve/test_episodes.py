@@ -182,11 +182,13 @@ def sleeping(sign: str) -> bool:
 
 
 @pytest.mark.skipif(bubblewrap() is not None, reason=f"no sandbox: {bubblewrap()}")
-def test_a_step_of_hours_makes_room_for_people_and_for_the_end(tmp_path: Path) -> None:
+def test_a_step_of_hours_makes_room_for_people_and_for_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its agents sleep far longer than anybody waits here; it goes on where it was, and leaves nothing behind."""
     tasks = make_tasks(tmp_path / "tasks", "one")
     (tasks / "one" / "task.toml").write_text("timeout_s = 3000\n", encoding="utf-8")
-    sign, temporary = str(3_000_000 + os.getpid()), set(Path(tempfile.gettempdir()).glob("reef-episode-*"))
+    sign, temporary = str(3_000_000 + os.getpid()), tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
 
     def slow(body: Any) -> dict[str, Any]:
         if is_proposer(body) or "carefully" not in prompt_of(body) or body["messages"][-1]["role"] == "tool":
@@ -204,7 +206,7 @@ def test_a_step_of_hours_makes_room_for_people_and_for_the_end(tmp_path: Path) -
         client.act("s", "resume")
         eventually(lambda: sleeping(sign))
         one.stop()
-        assert not sleeping(sign) and set(Path(tempfile.gettempdir()).glob("reef-episode-*")) <= temporary
+        assert not sleeping(sign) and not list(temporary.glob("reef-episode-*"))
         thinker.mind = careful
         one.start()
         with one.client() as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -166,3 +167,27 @@ def test_a_step_can_be_waited_for(tmp_path: Path) -> None:
         fail(client)
         made = schema(reef(one.home, "step", "--wait", "-s", "s", "--json"), "step")
         assert made["outcome"] == "release" and made["release_id"] == "r1"
+
+
+def test_an_agent_that_cannot_start_makes_the_step_invalid_before_anything_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Node.js that is new enough by its own words, and a program that dies on it."""
+    program = tmp_path / "data/reef/agents/programs/pi-1.6.0/node_modules/@earendil-works/pi-coding-agent/dist/bundle"
+    program.mkdir(parents=True)
+    (program / "cli.js").write_text("// not run by what is called node here")
+    (tmp_path / "bin").mkdir()
+    node = tmp_path / "bin" / "node"
+    node.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo v22.20.0 && exit\necho "enableCompileCache is not a function" >&2; exit 1\n'
+    )
+    node.chmod(0o755)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    given = {"reef_adapter": "pi", "reef_evaluate": "reef.evolve.evaluate:evaluate", "reef_sandbox": "none"}
+    with evolving(tmp_path, helpful, **given) as (one, client, thinker):
+        fail(client)
+        assert "pi does not start here: exit 1: enableCompileCache is not a function" in waits(client, "invalid")
+        ran = reef(one.home, "step", "--wait", "-s", "s")
+        assert ran.code == 1 and "enableCompileCache is not a function" in ran.err
+        assert client.get("/reef/scenarios/s/steps")["steps"] == [] and not any(map(is_proposer, thinker.seen))
