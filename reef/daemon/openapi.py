@@ -143,6 +143,7 @@ _SCHEMAS: Data = {
         step=_COUNT,
         state=_TEXT,
         detail=_TEXT,
+        evolving=_OBJECT,
         batch=_shape(have=_COUNT, need=_COUNT),
         waiting_for=_TEXT,
         pending_receipts=_list(_TEXT),

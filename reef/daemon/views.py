@@ -103,7 +103,8 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
         "release_id": row.head,
         "step": row.step,
         "state": "paused" if row.paused else state,
-        "detail": thread.detail if thread is not None else "",
+        "detail": thread.detail or _doing(thread) if thread is not None else "",
+        "evolving": getattr(thread.trainer.runtime, "doing", {}) if thread is not None else {},
         "batch": {"have": progress.get("have", 0), "need": progress.get("need", 0)},
         "waiting_for": _waiting(services, row, thread, progress, reports),
         "pending_receipts": progress.get("waiting_for", []),
@@ -111,6 +112,15 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
         "reasons": figures.reasons(store, scenario_id),
         "bytes": figures.body_bytes(store, scenario_id),
     }
+
+
+def _doing(thread: TrainerThread) -> str:
+    """What a step of evolution is at, in words."""
+    doing = getattr(thread.trainer.runtime, "doing", {})
+    if "pairs" not in doing:
+        return str(doing.get("phase", ""))
+    left = f", at most {doing['minutes_at_most']:g} minutes" if "minutes_at_most" in doing else ""
+    return f"{doing['phase']}: {doing['pairs']} pairs of at most {doing['pairs_at_most']}{left}"
 
 
 def _waiting(

@@ -125,6 +125,7 @@ class LocalTrainingBackend(HarnessRuntime):
         if settings.max_steps and journal.steps() >= settings.max_steps:
             return Blocked(f"max_steps: {settings.max_steps} steps have been made", 3600.0)
         incumbent = read_tree(self._folder, request.parent.content_id)
+        self.doing = {"phase": "proposing", "step_id": request.step_id}
         try:
             self._check_agent()
             proposal = journal.proposal() or self._new_proposal(request, incumbent, journal)
@@ -141,6 +142,8 @@ class LocalTrainingBackend(HarnessRuntime):
             return Blocked(f"invalid: {error.message}", _AWAY_S)
         except (Outage, Unavailable) as error:
             return Blocked(error.message, _AWAY_S) if request.go_on() else _INTERRUPTED
+        finally:
+            self.doing = {}
         artifact = keep_tree(self._folder, made)
         journal.judged(_STATES[verdict.decision], verdict.reason)
         return Candidate(request.step_id, artifact, _metrics(verdict, journal), verdict=verdict)
@@ -218,6 +221,8 @@ class LocalTrainingBackend(HarnessRuntime):
         tasks = [Task(task.name, task.protected) for task in self._tasks.values()]
         rule = start(settings.gate, tasks, int(request.step_id[:8], 16), level)
         began, spent = time.monotonic(), journal.spent()
+        self.doing = {**self.doing, "phase": "comparing", **self._estimate(journal, len(tasks))}
+        log.info("%s: %s", request.scenario, self.doing)
         with ThreadPoolExecutor(settings.parallel, thread_name_prefix="reef-pair") as pool:
             while slots := rule.slots(settings.parallel):
                 if slots[0].stage != "screen":
@@ -229,6 +234,7 @@ class LocalTrainingBackend(HarnessRuntime):
                 for pair in pool.map(run, slots):
                     if rule.verdict is None and rule.slots(1) == [pair.slot]:
                         rule.add(pair)
+                        self.doing = {**self.doing, "phase": pair.slot.stage, "pairs": pair.slot.number + 1}
         assert rule.verdict is not None
         return self._held(rule.verdict, proposal, request)
 
@@ -304,6 +310,17 @@ class LocalTrainingBackend(HarnessRuntime):
             if limit and used >= limit:
                 return f"{name} is {limit:g}, and {used:.4g} are spent"
         return None
+
+    def _estimate(self, journal: Journal, tasks: int) -> dict[str, Any]:
+        """What the step can cost at most: pairs, and from earlier episodes minutes and model calls."""
+        gate, typical = self._settings.gate, journal.typical()
+        pairs = gate.screen + gate.pairs if gate.rule == "paired-e" else gate.repeats * tasks
+        found: dict[str, Any] = {"pairs": 0, "pairs_at_most": pairs}
+        if typical is not None:
+            seconds, calls = typical
+            found["minutes_at_most"] = round(2 * pairs * seconds / 60 / self._settings.parallel, 1)
+            found["model_calls_at_most"] = round(2 * pairs * calls)
+        return found
 
 
 _STATES = {

@@ -160,6 +160,18 @@ class Journal:
             ).fetchone()
         return int(row[0])
 
+    def typical(self) -> tuple[float, float] | None:
+        """Seconds and model calls of an episode, the mean of the scenario's last 100; None when none was run."""
+        with self.store.reading() as db:
+            row = db.execute(
+                "SELECT COUNT(*), AVG(json_extract(result, '$.seconds')), AVG(json_extract(result, '$.calls')) FROM"
+                " (SELECT e.result FROM episodes e JOIN proposals p ON p.step_id = e.step_id JOIN scenarios s ON s.id ="
+                " p.scenario_id WHERE s.name = ? AND NOT json_extract(e.result, '$.reused')"
+                " ORDER BY e.created_at DESC LIMIT 100)",
+                (self.scenario,),
+            ).fetchone()
+        return (float(row[1]), float(row[2])) if row[0] else None
+
     def tested(self) -> tuple[int, int]:
         """How many candidates of the scenario were tested before this one, and how many of them were published.
 

@@ -276,3 +276,20 @@ def test_episodes_end_with_the_daemon(tmp_path: Path) -> None:
         while running():
             assert time.monotonic() < deadline, "the agent outlived its daemon"
             time.sleep(0.1)
+
+
+def test_what_a_step_is_at_and_what_it_can_cost_is_shown(tmp_path: Path) -> None:
+    made = iter(range(9))
+
+    def another(body: Any) -> dict[str, Any]:
+        return edits(("rules", f"note-{next(made)}", "Work carefully.")) if is_proposer(body) else careful(body)
+
+    with evolving(tmp_path, another, reef_sandbox="none", **REAL) as (_, client, _):
+        fail(client)
+        a_step(client)
+        fail(client)
+        shown = eventually(
+            lambda: (found := client.get("/reef/scenarios/s"))["evolving"].get("minutes_at_most") and found
+        )
+        assert shown["evolving"]["pairs_at_most"] == 3 and shown["evolving"]["model_calls_at_most"] >= 6
+        assert "of at most 3" in shown["detail"] or shown["detail"] in ("proposing", "")
