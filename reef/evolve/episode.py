@@ -118,7 +118,8 @@ async def _run(spec: Spec, root: Path) -> Result:
         "x-reef-tag-episode": spec.episode,
     }
     door = Door(spec.url, headers, spec.max_calls)
-    async with door.listening(root / "door.sock" if boxed else None) as port:
+    os.chdir(root)  # an address of a socket may be 107 bytes long, and the folder for temporary files may be longer
+    async with door.listening(Path("door.sock") if boxed else None) as port:
         url = f"http://127.0.0.1:{PORT if boxed else port}"
         ended = await asyncio.to_thread(_act, spec, agent, root, url, boxed)
     transcript = _keep(spec, agent, root, ended)
