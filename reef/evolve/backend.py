@@ -318,7 +318,7 @@ class LocalTrainingBackend(HarnessRuntime):
         found: dict[str, Any] = {"pairs": 0, "pairs_at_most": pairs}
         if typical is not None:
             seconds, calls = typical
-            found["minutes_at_most"] = round(2 * pairs * seconds / 60 / self._settings.parallel, 1)
+            found["minutes_at_most"] = round(2 * pairs * seconds / 60 / self._settings.parallel, 3)
             found["model_calls_at_most"] = round(2 * pairs * calls)
         return found
 
