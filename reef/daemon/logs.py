@@ -74,7 +74,7 @@ class JsonLines(PlainLines):
             "logger": record.name,
             "message": self._clean(record.getMessage(), _MESSAGE_CHARS),
         }
-        fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        fields = {name: value for name, value in vars(record).items() if name not in _STANDARD and name[:1] != "_"}
         if fields:
             line["fields"] = {name: self._clean(str(value), _MESSAGE_CHARS) for name, value in fields.items()}
         if record.exc_info:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.evolve.test_steps import a_step, evolving, fail
 
 __all__ = ["importable"]  # the fixture
 
-pytest.importorskip("ray", reason="Ray is not installed")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
 
 def test_episodes_run_as_tasks_of_a_ray_cluster(tmp_path: Path) -> None:
