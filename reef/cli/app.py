@@ -95,6 +95,7 @@ def run() -> int:
             stream.reconfigure(errors="backslashreplace")  # names and answers hold what a terminal may not
     try:
         code = app(prog_name="reef", standalone_mode=False)
+        sys.stdout.flush()  # what it cannot take is an error here, and not one of the interpreter's when it ends
         return code if isinstance(code, int) else 0
     except ReefError as error:
         told = known_better(error)
@@ -109,6 +110,7 @@ def run() -> int:
         return 0
     except OSError as error:
         if error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             told = ReefError(f"this cannot be written: {error.strerror or error}")
         else:
             hint = "see: reef doctor, or choose another state directory with --home"
