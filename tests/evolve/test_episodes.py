@@ -135,6 +135,9 @@ def test_a_sandbox_works_for_a_user_too(tmp_path_factory: pytest.TempPathFactory
         os.chmod(folder, 0o755)
         (Path(folder) / "theirs").mkdir()
         os.chown(Path(folder) / "theirs", 65534, 65534)
+        user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        if subprocess.run([*user, "test", "-r", str(ROOT / "reef" / "__init__.py")], check=False).returncode:
+            pytest.skip("another user cannot read this checkout")
         command = [
             "setpriv",
             "--reuid=65534",
