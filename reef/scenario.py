@@ -206,7 +206,7 @@ class Scenarios:
             return Scenario(name, self.recipe, self.backend, None, surface)
         built.review, built.park_timeout_s = self._review, self._park_timeout_s
         if self._watch != WatchSettings():
-            built.watch, built.canary = Watch(self.chain, name, self._watch, built.try_serving), self._watch.canary
+            built.watch = Watch(self.chain, name, self._watch, built.try_serving)
         paused = self.chain.scenario(name).paused
         self.records.known(name)
         thread = TrainerThread(built, self.bus, paused=paused)

@@ -19,6 +19,7 @@ from reef.core.records_types import AgentRecord, RecordState, RequestType
 from reef.core.reports import check_name
 from reef.daemon.openapi import PAGE_LIMIT, REQUEST_CHARS
 from reef.daemon.redact import masked_json, masked_text
+from reef.daemon.reports import new_name
 from reef.daemon.services import Services
 from reef.daemon.wire import json_response, read_body, read_json
 from reef.errors import BadRequest, Conflict
@@ -47,7 +48,7 @@ async def list_proposals(request: Request) -> Response:
     """Proposals of a scenario, newest first, with what became of them."""
     services: Services = request.app.state.services
     name = request.path_params["scenario"]
-    services.chain.scenario(name)
+    await asyncio.to_thread(services.chain.scenario, name)  # raises NotFound for one that is none
     return json_response({"proposals": await asyncio.to_thread(proposals, services.records.store, name, PAGE_LIMIT)})
 
 
@@ -69,20 +70,13 @@ async def _body(request: Request, *fields: str) -> tuple[Services, Mapping[str, 
 
 async def _store(services: Services, request: Request, body: Mapping[str, Any], payload: Mapping[str, Any]) -> Response:
     given = check_name(body.get("scenario"), "scenario")
-    name = (
-        check_name(request.headers.get("x-reef-scenario"), "x-reef-scenario")
-        or given
-        or services.default_scenario
-        or None
-    )
-    if name is None:
-        raise BadRequest("no scenario is named", hint="send x-reef-scenario", field="scenario")
-    scenario = services.scenarios.opened.get(name) or await services.scenarios.open(name)
-    assert scenario.thread is not None
+    name = await new_name(services, request.headers.get("x-reef-scenario") or given)
     record_id = check_name(body.get("agent_record_id"), "agent_record_id") or uuid.uuid4().hex
     record = AgentRecord(record_id, name, RequestType.TRAINING, payload, time.time(), RecordState.PARKED)
-    stored = (await asyncio.wrap_future(services.records.submit(record)))[0]
-    scenario.thread.wake()
+    (stored,) = await asyncio.wrap_future(services.records.submit(record))
+    thread = (await services.scenarios.open(name)).thread
+    assert thread is not None, "a recipe that takes requests trains"
+    thread.wake()
     return json_response(
         {
             "agent_record_id": stored.agent_record_id,

@@ -35,7 +35,7 @@ async def report(request: Request) -> Response:
     body = read_json(raw)
     name = request.headers.get("x-reef-scenario") or (body.get("scenario") if isinstance(body, dict) else None)
     known = services.scenarios.opened.get(name or services.default_scenario) if isinstance(name, str | None) else None
-    name = known.name if known is not None else await _new_name(services, name)
+    name = known.name if known is not None else await new_name(services, name)
     schema = services.recipe.report_schema
     if schema is None:
         hint = "it learns from the traffic itself"
@@ -91,15 +91,13 @@ async def import_records(request: Request) -> Response:
     rows = body.get("records") if isinstance(body, dict) and "records" in body else [body]
     if not isinstance(rows, list) or not 1 <= len(rows) <= IMPORT_LIMIT:
         raise BadRequest(f"records must be a list of 1 to {IMPORT_LIMIT} objects", field="records")
-    name = await _new_name(services, request.headers.get("x-reef-scenario"))
-    try:
-        return json_response(await asyncio.to_thread(_import, services.records, name, rows))
-    finally:
-        if services.records.known(name) is not None:  # also when only some were taken
-            (await services.scenarios.open(name)).answered()
+    name = await new_name(services, request.headers.get("x-reef-scenario"))
+    taken = await asyncio.to_thread(_import, services.records, name, rows)
+    (await services.scenarios.open(name)).answered()
+    return json_response(taken)
 
 
-async def _new_name(services: Services, name: Any) -> str:
+async def new_name(services: Services, name: Any) -> str:
     """The name of a scenario that is perhaps not there yet; it is made with what it is to hold, and not before."""
     found = name or services.default_scenario
     if not isinstance(found, str):

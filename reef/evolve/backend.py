@@ -21,8 +21,9 @@ from typing import Any, Protocol
 from reef import failpoints
 from reef.core.artifacts import Candidate, Decision, Verdict
 from reef.errors import ReefError, Unavailable
+from reef.evolve import evaluate as default
 from reef.evolve.episode import Result, Spec
-from reef.evolve.evaluate import Evaluate, Trial, evaluate, result_of
+from reef.evolve.evaluate import Evaluate, Trial, result_of
 from reef.evolve.journal import Journal
 from reef.evolve.screens import admit, shared_names
 from reef.evolve.tasks import TaskFolder
@@ -48,7 +49,6 @@ _KEPT_STEPS = 10
 class EvolveSettings:
     """How steps are made. Limits of 0 are none; prices are for a million tokens."""
 
-    adapter: str = "minimal"
     kinds: frozenset[str] = _TEXT_KINDS
     mode: str = "auto"
     gate: GateSettings = field(default_factory=GateSettings)
@@ -159,7 +159,7 @@ class LocalTrainingBackend(HarnessRuntime):
 
     def _check_agent(self) -> None:
         """Before anything is spent: an agent that cannot start here makes every step invalid. Asked until it could once."""
-        if self._agent_starts or self._evaluate is not evaluate:
+        if self._agent_starts or self._evaluate is not default.evaluate:  # only that one is sure to need it
             return
         try:
             self._machine.preflight()

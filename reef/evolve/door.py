@@ -31,7 +31,6 @@ class Traffic:
     """What went through: ``outage`` is the last failure that no later call made good, in words."""
 
     calls: int = 0
-    refused: int = 0
     outage: str | None = None
 
 
@@ -63,7 +62,6 @@ class Door:
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         traffic = self.traffic
         if traffic.calls >= self._max_calls:
-            traffic.refused += 1
             said = f"this episode has used its {self._max_calls} model calls"
             return web.json_response({"error": {"type": "invalid_request_error", "message": said}}, status=403)
         traffic.calls += 1

@@ -47,20 +47,12 @@ class Journal:
 
     def keep_proposal(self, proposal: Proposal, parent: str, origin: str, seen: Mapping[str, Any]) -> None:
         """Keep what was proposed for ``parent`` (a content id), by whom, and what it was made from."""
-        values = (
-            self.step_id,
-            self.scenario,
-            parent,
-            origin,
-            json.dumps(proposal.as_dict()),
-            json.dumps(dict(seen)),
-            time.time(),
-        )
+        texts = json.dumps(proposal.as_dict()), json.dumps(dict(seen))
         self.store.write(
             lambda db: db.execute(
                 "INSERT OR IGNORE INTO proposals(step_id, scenario_id, parent, origin, proposal, seen, created_at)"
                 " SELECT ?, id, ?, ?, ?, ?, ? FROM scenarios WHERE name = ?",
-                (values[0], *values[2:], values[1]),
+                (self.step_id, parent, origin, *texts, time.time(), self.scenario),
             )
         )
 
@@ -107,19 +99,8 @@ class Journal:
                 name: getattr(result, name)
                 for name in ("said", "calls", "seconds", "transcript", "sandboxed", "reused")
             }
-            rows.append(
-                (
-                    self.step_id,
-                    slot.number,
-                    side,
-                    content_id,
-                    slot.task,
-                    slot.seed,
-                    result.score,
-                    json.dumps(detail),
-                    now,
-                )
-            )
+            what = self.step_id, slot.number, side, content_id, slot.task, slot.seed
+            rows.append((*what, result.score, json.dumps(detail), now))
         self.store.write(lambda db: db.executemany("INSERT OR REPLACE INTO episodes VALUES (?,?,?,?,?,?,?,?,?)", rows))
         kept = self.pair(slot)
         assert kept is not None

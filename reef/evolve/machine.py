@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from reef.harness.program import ensure, start_of
 from reef.harness.tree import Tree
 
 _ASK_S = 600.0
+_SAID_CHARS = 4000
 _LONGEST_ANSWER = 256 * 1024
 
 
@@ -32,28 +34,23 @@ class DaemonMachine:
     ) -> None:
         self._home, self._scenario, self._agent, self._executor = home, scenario, agent, executor
         self._sandbox, self._calls, self._named = sandbox, calls, model
+        self._start: list[str] = []
 
     def spec(self, episode: str, tree: Tree, task: TaskFolder, seed: int) -> Spec:
         """An episode on this daemon; the agent's program is installed when it is not there."""
-        agents, agent = agents_dir(), adapter(self._agent)
-        ensure(agents, agent, lambda stage, done, total: None)
-        start = start_of(agents, agent)
-        with self._client() as client:
-            url = client.url
-        folder = {"folder": str(task.folder.resolve())}
-        given = {name: value for name, value in asdict(task).items() if name != "folder"}
+        start, programs = self._program()
         return Spec(
             episode,
-            {**given, **folder},
+            {**asdict(task), "folder": str(task.folder.resolve())},
             tree.as_dict(),
             self._agent,
             start,
-            _folders(agents, start),
+            programs,
             seed,
-            url,
+            self._served[0],
             self._token(),
             self._scenario,
-            self._model(),
+            self._served[1],
             str(self._home / "episodes" / episode.replace("-", "/", 1)),
             self._calls,
             self._sandbox,
@@ -61,10 +58,7 @@ class DaemonMachine:
 
     def preflight(self) -> None:
         """Start the agent's program once, and no more of it; raises ReefError with what the program says."""
-        agents, agent = agents_dir(), adapter(self._agent)
-        ensure(agents, agent, lambda stage, done, total: None)
-        start = start_of(agents, agent)
-        if (said := preflight(start, _folders(agents, start), self._sandbox)) is not None:
+        if (said := preflight(*self._program(), self._sandbox)) is not None:
             raise ReefError(f"{self._agent} does not start here: {said}", hint=f"reef harness install {self._agent}")
 
     def run(self, spec: Spec, go_on: Callable[[], bool]) -> Result:
@@ -73,14 +67,16 @@ class DaemonMachine:
 
     def ask(self, session: str, system: str, prompt: str) -> str:
         """One call of the deployment's model, recorded like any other and never learned from."""
+        import httpx  # what calls the daemon loads it when it does
+
         messages = [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
         headers = {"x-reef-session": session, "x-reef-tag-episode": session}
         try:
             with self._client() as client:
                 answer = client.http.post(
-                    "/v1/chat/completions", json={"model": self._model(), "messages": messages}, headers=headers
+                    "/v1/chat/completions", json={"model": self._served[1], "messages": messages}, headers=headers
                 )
-        except Exception as error:  # the edge to the HTTP client: whatever it is, the model was not asked
+        except (httpx.HTTPError, ReefError) as error:
             raise Outage(f"the model could not be asked: {type(error).__name__}: {error}") from error
         if answer.status_code != 200:
             raise Outage(f"the model answered {answer.status_code}: {answer.text[:300]}")
@@ -93,14 +89,9 @@ class DaemonMachine:
         share = limit // max(len(runs), 1)
         with self._client() as client:
             for run in runs:
-                feedback = (
-                    run["feedback"]
-                    if isinstance(run["feedback"], str)
-                    else json.dumps(run["feedback"], ensure_ascii=False)
-                )
-                text = self._conversation(client, run["references"], share)
-                said = "" if run["feedback"] is None else cut_middle(feedback, 4000)
-                found.append(Transcript(run["report_id"], run["score"], said, text))
+                text, said = self._conversation(client, run["references"], share), run["feedback"] or ""
+                said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+                found.append(Transcript(run["report_id"], run["score"], cut_middle(said, _SAID_CHARS), text))
         return found
 
     def secrets(self) -> Sequence[str]:
@@ -113,6 +104,8 @@ class DaemonMachine:
                 record = client.record(reference)
             except NotFound:
                 continue
+            except ReefError as error:  # the daemon is on its way down, or up
+                raise Outage(error.message) from error
             request, response = record.get("request") or {}, record.get("response") or {}
             messages = request.get("messages") or request.get("input") or ()
             system = (
@@ -125,11 +118,20 @@ class DaemonMachine:
     def _token(self) -> str:
         return (self._home / "token").read_text(encoding="utf-8").strip()
 
-    def _model(self) -> str:
-        if self._named:
-            return self._named
+    @cached_property
+    def _served(self) -> tuple[str, str]:
+        """Address and model of the daemon, which this is a part of: both stay as they are while it lives."""
         with self._client() as client:
-            return str(client.status()["inference"].get("model") or "default")
+            return client.url, self._named or str(client.status()["inference"].get("model") or "default")
+
+    def _program(self) -> tuple[list[str], list[str]]:
+        """The agent's command, and the folders it needs; installed, or found, when it is not where it was."""
+        start = self._start
+        if not start or not all(Path(word).exists() for word in start if word.startswith("/")):
+            agents, agent = agents_dir(), adapter(self._agent)
+            ensure(agents, agent, lambda stage, done, total: None)
+            start = self._start = start_of(agents, agent)
+        return start, _folders(agents_dir(), start)
 
     def _client(self) -> ReefClient:
         try:

@@ -78,21 +78,11 @@ class EvolveProcessor(PairingProcessor):
 
     def batch_records(self, batch_id: str) -> tuple[str, ...]:
         """The request, or the reports and their calls."""
-        asked = self._first()
-        return (
-            (asked.agent_record_id,)
-            if asked is not None and _name(asked) == batch_id
-            else super().batch_records(batch_id)
-        )
+        return self._asked_for(batch_id) or super().batch_records(batch_id)
 
     def batch_owners(self, batch_id: str) -> tuple[str, ...]:
         """The request, or the reports."""
-        asked = self._first()
-        return (
-            (asked.agent_record_id,)
-            if asked is not None and _name(asked) == batch_id
-            else super().batch_owners(batch_id)
-        )
+        return self._asked_for(batch_id) or super().batch_owners(batch_id)
 
     def acknowledge(self, batch_id: str) -> None:
         """The step is committed."""
@@ -115,6 +105,10 @@ class EvolveProcessor(PairingProcessor):
     def _first(self) -> AgentRecord | None:
         """The request whose turn it is; a batch of reports that is out already comes to its end first."""
         return next(iter(self._asked.values()), None) if self._pool.reserved is None else None
+
+    def _asked_for(self, batch_id: str) -> tuple[str, ...]:
+        """The request that ``batch_id`` is made of, empty when it is made of reports."""
+        return tuple(one.agent_record_id for one in self._asked.values() if _name(one) == batch_id)
 
     def _settle(self, batch_id: str) -> AgentRecord | None:
         asked = next((one for one in self._asked.values() if _name(one) == batch_id), None)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import reef
 from reef.errors import BadConfig
@@ -132,11 +133,10 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _tail(file: object) -> str:
-    assert hasattr(file, "seek") and hasattr(file, "read")
+def _tail(file: IO[bytes]) -> str:
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _KEPT_OUTPUT))
-    return str(file.read().decode("utf-8", "replace"))
+    return file.read().decode("utf-8", "replace")
 
 
 def passwd(folder: Path) -> tuple[Path, str, bool]:

@@ -94,8 +94,7 @@ class Rejected:
 class ProposeContext:
     """What ``propose(context)`` is given. ``ask(system, prompt)`` asks the deployment's model, within the step's budget.
 
-    ``allowed`` are the kinds that may be changed; ``tasks`` are prompts that agents are compared on, never to be copied;
-    ``state`` is the recipe's own memory (GEPA's archive), kept when it is changed through ``Proposal``s outcome.
+    ``allowed`` are the kinds that may be changed, ``knobs`` the recipe's settings; ``seed`` is the step's own.
     """
 
     scenario: str

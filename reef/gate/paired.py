@@ -126,6 +126,11 @@ class Tally:
         else:
             self.ties += 1
 
+    @property
+    def runs(self) -> int:
+        """How many there were."""
+        return self.wins + self.losses + self.ties
+
     def __str__(self) -> str:
         return f"{self.wins} won, {self.losses} lost, {self.ties} equal"
 
@@ -141,12 +146,10 @@ class _Judged:
     verdict: Verdict | None = None
     pairs: list[Pair] = field(default_factory=list)
     trajectory: list[float] = field(default_factory=list)
-    protected: dict[str, Tally] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.tasks:
             raise BadConfig("gate: there are no tasks to compare on", hint="add a folder with a prompt and a check")
-        self.protected = {task.name: Tally() for task in self.tasks if task.protected}
 
     def cut(self, why: str) -> None:
         """End before a verdict, because a budget is spent: the evidence so far decides nothing."""
@@ -163,11 +166,19 @@ class _Judged:
                 kind = "between 0 and 1" if self.settings.graded else "0 or 1 (graded: true allows what lies between)"
                 raise BadConfig(f"gate: a score must be {kind}, task {pair.slot.task!r} gave {side!r}")
         self.pairs.append(pair)
-        if pair.slot.task in self.protected and pair.slot.stage != "screen":
-            self.protected[pair.slot.task].add(pair.difference)
 
-    def _regressed(self) -> list[str]:
-        return sorted(name for name, tally in self.protected.items() if tally.losses > tally.wins)
+    def _protected(self, *, screen: bool) -> dict[str, Tally]:
+        """How each protected task fares, in the screen or after it."""
+        found = {task.name: Tally() for task in self.tasks if task.protected}
+        for one in self.pairs:
+            if one.slot.task in found and (one.slot.stage == "screen") is screen:
+                found[one.slot.task].add(one.difference)
+        return found
+
+    def _regressed(self, *, screen: bool = False) -> str:
+        """The protected tasks that lost more often than they won, empty for none."""
+        tallies = self._protected(screen=screen)
+        return ", ".join(sorted(name for name, tally in tallies.items() if tally.losses > tally.wins))
 
     def _stop(self, decision: Decision, why: str, stopped: str) -> None:
         self.verdict = Verdict(decision, self.settings.rule, why, self._evidence(stopped))
@@ -199,7 +210,6 @@ class PairedTest(_Judged):
     def __init__(self, settings: GateSettings, tasks: Sequence[Task], seed: int, level: float) -> None:
         super().__init__(settings, tasks, seed, level)
         self._screen, self._test = Tally(), Tally()
-        self._hurt: dict[str, Tally] = {}
         self._for, self._against = Bets(), Bets()
         self._reached: str | None = None
         if not settings.graded and settings.pairs < (fewest := fewest_wins(level)):
@@ -238,18 +248,15 @@ class PairedTest(_Judged):
 
     def _guards(self) -> list[str]:
         """Protected tasks that have been run too seldom, each as often as it is missing."""
-        runs = {name: tally.wins + tally.losses + tally.ties for name, tally in self.protected.items()}
+        runs = {name: tally.runs for name, tally in self._protected(screen=False).items()}
         return [name for name, count in runs.items() for _ in range(self.settings.guard - count)]
 
     def _add_screen(self, pair: Pair) -> None:
         self._screen.add(pair.difference)
-        if any(task.protected and task.name == pair.slot.task for task in self.tasks):
-            self._hurt.setdefault(pair.slot.task, Tally()).add(pair.difference)
         if len(self.pairs) < self.settings.screen:
             return
-        hurt = sorted(name for name, tally in self._hurt.items() if tally.losses > tally.wins)
-        if hurt:
-            self._stop(Decision.REJECT, f"worse on the protected task {', '.join(hurt)} ({self._screen})", "protected")
+        if hurt := self._regressed(screen=True):
+            self._stop(Decision.REJECT, f"worse on the protected task {hurt} ({self._screen})", "protected")
         elif self._screen.wins <= self._screen.losses and self.settings.margin == 0:
             self._stop(
                 Decision.REJECT, f"no sign of being better in {len(self.pairs)} pairs ({self._screen})", "screen"
@@ -265,7 +272,7 @@ class PairedTest(_Judged):
         else:
             log_e, against = log_e_sign(tally.wins, tally.losses), log_e_sign(tally.losses, tally.wins)
         self.trajectory.append(log_e)
-        count = tally.wins + tally.losses + tally.ties
+        count = tally.runs
         if log_e >= -math.log(self.level):
             self._reached = f"{tally} in {count} fresh pairs; e-value {_number(log_e)}, {1 / self.level:.3g} needed"
             if not self._guards():
@@ -279,7 +286,7 @@ class PairedTest(_Judged):
     def _publish(self) -> None:
         assert self._reached is not None
         if hurt := self._regressed():
-            self._stop(Decision.REJECT, f"better ({self._reached}), but worse on {', '.join(hurt)}", "protected")
+            self._stop(Decision.REJECT, f"better ({self._reached}), but worse on {hurt}", "protected")
         else:
             better = "not worse" if self.settings.margin > 0 else "better"
             self._stop(Decision.ACCEPT, f"{better}: {self._reached}", "evidence")
@@ -312,7 +319,7 @@ class FixedTest(_Judged):
         wins = self.settings.rule == "wins"
         said = str(tally) if wins else f"mean score {mean:.3g}, {self.settings.floor:g} needed ({tally})"
         if hurt := self._regressed():
-            self._stop(Decision.REJECT, f"worse on the protected task {', '.join(hurt)} ({tally})", "protected")
+            self._stop(Decision.REJECT, f"worse on the protected task {hurt} ({tally})", "protected")
         elif (tally.wins > tally.losses) if wins else (mean >= self.settings.floor):
             self._stop(Decision.ACCEPT, said, "evidence")
         else:

@@ -135,16 +135,20 @@ def _install(
         tempfile.TemporaryDirectory(prefix=".home-", dir=programs) as home,
     ):
         cache = os.environ.get("REEF_NPM_CACHE") or str(Path(home) / "cache")
-        shared = subprocess.run(  # which npm would look for below the prefix it is given, and not find there
-            [npm, "config", "get", "globalconfig"], capture_output=True, text=True, timeout=_VERSION_S, check=False
-        ).stdout.strip()
+        environ = own_home(Path(home), cache)
+        # npm would look for its global settings below the prefix it is given, and not find them there.
+        asked = subprocess.run(
+            [npm, "config", "get", "globalconfig"], env=environ, cwd=made, capture_output=True, text=True,
+            timeout=_VERSION_S, check=False,
+        )  # fmt: skip
+        environ.setdefault("npm_config_globalconfig", asked.stdout.strip())
         command = [npm, "install", "--prefix", made, "--global=false", "--no-audit", "--no-fund", "--loglevel=error"]
         command += [f"--ignore-scripts={'false' if scripts else 'true'}", package]
         with tempfile.TemporaryFile(dir=home) as said:
             child = subprocess.Popen(
                 command,
                 cwd=made,
-                env={"npm_config_globalconfig": shared, **own_home(Path(home), cache)},
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,

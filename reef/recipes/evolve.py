@@ -24,6 +24,8 @@ from reef.recipes.registry import register_kind
 from reef.records import RecordStore
 from reef.train.loop import Trainer
 
+_GATE = GateSettings()
+
 
 @register_kind("evolve")
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +45,12 @@ class EvolveRecipe(HarnessRecipe):
     propose: str = knob("reef.evolve.propose:propose", "what makes a proposal: package.module:function")
     evaluate: str = knob("reef.evolve.evaluate:evaluate", "what scores a tree on a task: package.module:function")
     gate: str = knob("paired-e", "rule: paired-e, wins or floor", choices=("paired-e", "wins", "floor"))
-    gate_alpha: float = knob(0.05, "share of published releases that may be no improvement", gt=0)
-    gate_screen: int = knob(10, "pairs of the screen, which is no evidence", ge=0)
-    gate_pairs: int = knob(200, "most pairs of the test", gt=0)
-    gate_graded: bool = knob(False, "scores may lie between 0 and 1")
-    gate_margin: float = knob(0.0, "above 0: a proposal must only be not worse by more", ge=0)
-    gate_repeats: int = knob(1, "how often wins and floor run each task", gt=0)
+    gate_alpha: float = knob(_GATE.alpha, "share of published releases that may be no improvement", gt=0)
+    gate_screen: int = knob(_GATE.screen, "pairs of the screen, which is no evidence", ge=0)
+    gate_pairs: int = knob(_GATE.pairs, "most pairs of the test", gt=0)
+    gate_graded: bool = knob(_GATE.graded, "scores may lie between 0 and 1")
+    gate_margin: float = knob(_GATE.margin, "above 0: a proposal must only be not worse by more", ge=0)
+    gate_repeats: int = knob(_GATE.repeats, "how often wins and floor run each task", gt=0)
     gate_floor: float = knob(0.5, "what floor asks for", ge=0)
     sandbox: str = knob("auto", "auto, bwrap (or no start) or none", choices=("auto", "bwrap", "none"))
     executor: str = knob("local", "where episodes run", choices=("local", "ray"))
@@ -150,6 +152,7 @@ _LIMITS = (
     "max_cost",
     "price_in",
     "price_out",
+    "prompt_chars",
 )
 
 

@@ -92,7 +92,6 @@ class Trainer:
         self.step_preparer = step_preparer
         self.gate = gate
         self.review = False
-        self.canary = 0.0
         self.watch: Watch | None = None
         self.park_timeout_s: float | None = None
         self.chain = ReleaseChain(records.store)
@@ -171,11 +170,12 @@ class Trainer:
             if self.watch is not None and (moved := self.watch.look()) is not None:
                 self.recover()
                 return StepResult("watched", moved[1], moved[0])
-            if (self.review or self.canary) and (held := self.chain.held(self.scenario)) is not None:
+            waits = self.review or (self.watch is not None and self.watch.settings.canary > 0)
+            if waits and (held := self.chain.held(self.scenario)) is not None:
                 self.catch_up()
                 tried = is_canary(held)
-                waits = "is tried by a share of the sessions" if tried else "waits for review"
-                return StepResult("held", f"{held.release_id} {waits}", held, retry_after_s=5.0 if tried else 3600.0)
+                said = "is tried by a share of the sessions" if tried else "waits for review"
+                return StepResult("held", f"{held.release_id} {said}", held, retry_after_s=5.0 if tried else 3600.0)
             batch = self.reserve_training_batch()
             if batch is None:
                 return None
@@ -263,9 +263,10 @@ class Trainer:
         verdict = self.gate(candidate)
         if self.review and verdict.decision is Decision.ACCEPT:
             verdict = Verdict(Decision.HOLD, verdict.rule, f"{verdict.reason}; publish: review", verdict.evidence)
-        elif self.canary and verdict.decision is Decision.ACCEPT:
-            said = f"{verdict.reason}; canary: {self.canary:.0%} of the sessions"
-            verdict = Verdict(Decision.HOLD, verdict.rule, said, {**verdict.evidence, "canary": self.canary})
+        elif self.watch is not None and self.watch.settings.canary and verdict.decision is Decision.ACCEPT:
+            share = self.watch.settings.canary
+            said = f"{verdict.reason}; canary: {share:.0%} of the sessions"
+            verdict = Verdict(Decision.HOLD, verdict.rule, said, {**verdict.evidence, "canary": share})
         release = self.chain.commit(
             replace(
                 step,

@@ -23,8 +23,9 @@ from reef.evolve.tasks import read_tasks
 from reef.launch import stop
 from tests.cli.test_agents import npm_cache, ok
 from tests.cli.test_cli import refused, schema
-from tests.evolve.world import Thinker, edits, is_proposer, prompt_of
+from tests.evolve.world import edits, is_proposer, prompt_of
 from tests.faults.world import ROOT
+from tests.harness.model import Thinker, run_in_shell
 from tests.harness.world import World, fingerprint, npm_reaches, odd_home
 from tests.support import Daemon, eventually, on_thread
 
@@ -64,7 +65,6 @@ def slug(title):
 """),
 }  # fmt: skip
 SKILL = "---\nname: cases\ndescription: before any change of code\n---\nList every case, MARK-cases, and handle it.\n"
-_SHELLS = {"bash": "command", "Bash": "command", "shell": "command", "exec_command": "cmd"}
 
 
 def mind(body: Any) -> dict[str, Any]:
@@ -72,21 +72,11 @@ def mind(body: Any) -> dict[str, Any]:
     if is_proposer(body):
         return edits(("skill", "cases", SKILL), ("rules", "cases", "Follow the skill cases: MARK-cases."))
     text = prompt_of(body)
-    names = [tool.get("function", {}).get("name") for tool in body.get("tools") or []]
-    shell = next((name for name in names if name in _SHELLS), None)
-    if body["messages"][-1]["role"] == "tool" or shell is None:
-        return {"content": "done" + (" MARK-cases" if "MARK-cases" in text else "")}
     solved = next((found for mark, found in SOLVED.items() if mark in text), None)
     command = "echo looked > looked.txt"
     if solved is not None and "MARK-cases" in text:
         command = f"echo {base64.b64encode(solved[1].encode()).decode()} | base64 -d > {solved[0]}"
-    arguments = {_SHELLS[shell]: command, **({"description": "does it"} if shell == "Bash" else {})}
-    return {
-        "content": None,
-        "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": shell, "arguments": json.dumps(arguments)}}
-        ],
-    }
+    return run_in_shell(body, command) or {"content": "done" + (" MARK-cases" if "MARK-cases" in text else "")}
 
 
 @contextmanager
@@ -153,7 +143,9 @@ def story(tmp_path: Path, cache: Path, agent: str) -> None:
         why_out = ok(here.reef("why", "r1", "-s", "coding", **token)).out
         assert "missed the empty-token case" in why_out and "3 won" in why_out
         asked = schema(here.agent(agent, "harness", "say more about cases", "--json", **token), "ask")
-        assert asked["state"] in ("parked", "accepted", "refused", "consumed")
+        assert not asked["duplicate"]
+        with ReefClient(here.daemon.url, "reef-local", scenario="coding") as client:
+            assert client.record(asked["agent_record_id"])["request"] == {"request": "say more about cases"}
         assert fingerprint(here.home) == before, "nothing outside of Reef's directory changed"
 
 

@@ -22,7 +22,7 @@ def test_a_request_in_words_is_the_next_step(tmp_path: Path) -> None:
         asked = client.post("/reef/train", {"request": "make it check its work"})
         step = a_step(client)
         assert step["outcome"] == "release"
-        assert "make it check its work" in str(thinker.seen)
+        assert "make it check its work" in str(thinker.bodies)
         assert eventually(lambda: client.record(asked["agent_record_id"])["state"]) == "consumed"
         assert client.get("/reef/scenarios/s")["batch"] == {"have": 1, "need": 5}  # the report still waits for others
         again = client.post(
@@ -35,7 +35,7 @@ def test_an_agents_own_proposal_is_judged_like_any_other(tmp_path: Path) -> None
     with evolving(tmp_path, helpful) as (_, client, thinker):
         change = {"why": "I keep forgetting it", "edits": [{"kind": "skill", "name": "care", "text": SKILL}]}
         client.post("/reef/harness/proposals", change)
-        assert a_step(client)["outcome"] == "release" and not any(is_proposer(body) for body in thinker.seen)
+        assert a_step(client)["outcome"] == "release" and not any(is_proposer(body) for body in thinker.bodies)
         shown = client.get("/reef/scenarios/s/proposals")["proposals"][0]
         assert shown["state"] == "published" and shown["release_id"] == "r1" and shown["origin"] == "client"
         bad = {"edits": [{"kind": "skill", "name": "../x", "text": "x"}]}
@@ -46,6 +46,16 @@ def test_an_agents_own_proposal_is_judged_like_any_other(tmp_path: Path) -> None
             {"edits": [{"kind": "rules", "name": "k", "text": "Bearer abcdefghijklmnopqrstuvwx"}]},
         )
         assert "credential" in a_step(client, 2)["reason"]
+
+
+def test_an_ask_that_is_refused_leaves_no_scenario(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful) as (_, client, _):
+        made = client.post("/reef/train", {"request": "be careful", "agent_record_id": "mine"})
+        for body, status in (({"request": "be bold", "agent_record_id": "mine"}, 409), ({"request": " "}, 400)):
+            assert (
+                client.http.post("/reef/train", json=body, headers={"x-reef-scenario": "other"}).status_code == status
+            )
+        assert made["scenario"] == "s" and [row["name"] for row in client.get("/reef/scenarios")["scenarios"]] == ["s"]
 
 
 def held(client: ReefClient) -> dict[str, Any]:

@@ -66,8 +66,8 @@ def test_a_better_harness_wins_real_episodes(tmp_path: Path, box: str) -> None:
 
 
 PROBE = """
-cat ~/.reef-canary /root/.reef-canary {home}/token {tasks}/one/check.py 2>&1
-ls /root {home} 2>&1
+cat {person}/canary {home}/token {tasks}/one/check.py 2>&1
+ls {person} {home} 2>&1
 python3 - <<'END'
 import socket
 for where in (("127.0.0.1", {port}), ("192.0.2.1", 80)):
@@ -81,33 +81,31 @@ echo 1.0 > score; echo 0 > /episode/check/score; kill -9 1
 
 
 @pytest.mark.skipif(bubblewrap() is not None, reason=f"no sandbox: {bubblewrap()}")
-def test_an_episode_reaches_nothing_but_its_model(tmp_path: Path) -> None:
-    canary = Path.home() / ".reef-canary"
-    canary.write_text("the secret of this home", encoding="utf-8")
-    try:
-        with evolving(tmp_path, lambda body: {"content": "x"}, reef_sandbox="bwrap", **REAL) as (one, client, thinker):
-            probe = PROBE.format(home=one.home, tasks=tmp_path / "tasks", port=one.url.rsplit(":", 1)[1])
+def test_an_episode_reaches_nothing_but_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    person = tmp_path / "person"
+    person.mkdir()
+    (person / "canary").write_text("the secret of this home", encoding="utf-8")
+    monkeypatch.setenv("HOME", str(person))
+    with evolving(tmp_path, lambda body: {"content": "x"}, reef_sandbox="bwrap", **REAL) as (one, client, thinker):
+        where = {"home": one.home, "tasks": tmp_path / "tasks", "person": person, "port": one.url.rsplit(":", 1)[1]}
+        probe = PROBE.format(**where)
 
-            def curious(body: Any) -> dict[str, Any]:
-                if is_proposer(body):
-                    return edits(("rules", "care", "Be careful."))
-                return {"content": "done"} if body["messages"][-1]["role"] == "tool" else tool("bash", command=probe)
+        def curious(body: Any) -> dict[str, Any]:
+            if is_proposer(body):
+                return edits(("rules", "care", "Be careful."))
+            return {"content": "done"} if body["messages"][-1]["role"] == "tool" else tool("bash", command=probe)
 
-            thinker.mind = curious
-            fail(client)
-            step = a_step(client)
-            release = client.release("s", step["release_id"])
-            texts = [
-                (run / "transcript.jsonl").read_text(encoding="utf-8") for run in transcripts(one.home, "candidate")
-            ]
-            rows = [json.loads(line) for text in texts for line in text.splitlines()]
-            said = "\n".join(row["content"] for row in rows if row["role"] == "tool")
-            assert said.count("refused") == 6 and "reached" not in said and "the secret of this home" not in said
-            token = (one.home / "token").read_text(encoding="utf-8").strip()
-            assert token not in said and "answer.txt" not in said and "reef.db" not in said
-            assert all(pair[5] == pair[6] == 0.0 for pair in release["verdict"]["evidence"]["pairs"])
-    finally:
-        canary.unlink()
+        thinker.mind = curious
+        fail(client)
+        step = a_step(client)
+        release = client.release("s", step["release_id"])
+        texts = [(run / "transcript.jsonl").read_text(encoding="utf-8") for run in transcripts(one.home, "candidate")]
+        rows = [json.loads(line) for text in texts for line in text.splitlines()]
+        said = "\n".join(row["content"] for row in rows if row["role"] == "tool")
+        assert said.count("refused") == 6 and "reached" not in said and "the secret of this home" not in said
+        token = (one.home / "token").read_text(encoding="utf-8").strip()
+        assert token not in said and "answer.txt" not in said and "reef.db" not in said
+        assert all(pair[5] == pair[6] == 0.0 for pair in release["verdict"]["evidence"]["pairs"])
 
 
 AS_A_USER = """
@@ -117,7 +115,7 @@ from reef.evolve import sandbox
 folder = Path(sys.argv[1])
 (folder / "work").mkdir()
 line = sandbox.wrapped(
-    ["/bin/sh", "-c", "id -u; ls /root /home /episode; cat " + sys.argv[2] + "; echo 1 > /usr/x; echo ok > f"],
+    ["/bin/sh", "-c", "id -u; ls /home /episode; cat " + sys.argv[2] + "; echo 1 > /usr/x; echo ok > f"],
     environ={"PATH": "/usr/bin:/bin"}, cwd=sandbox.WORK, binds=[(folder / "work", sandbox.WORK, True)],
 )
 ended = sandbox.run(line, timeout_s=20, environ=None, cwd=None)
@@ -215,7 +213,7 @@ def test_a_step_of_hours_makes_room_for_people_and_for_the_end(tmp_path: Path, m
         with one.client() as client:
             pairs = client.release("s", a_step(client)["release_id"])["verdict"]["evidence"]["pairs"]
         assert [(pair[5], pair[6]) for pair in pairs] == [(1.0, 0.0)]
-        assert sum(is_proposer(body) for body in thinker.seen) == 1
+        assert sum(is_proposer(body) for body in thinker.bodies) == 1
 
 
 @pytest.mark.parametrize(

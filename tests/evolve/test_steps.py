@@ -13,8 +13,9 @@ import pytest
 
 from reef.client import ReefClient
 from tests.cli.test_cli import reef
-from tests.evolve.world import Mind, Thinker, edits, is_proposer, make_tasks
+from tests.evolve.world import edits, is_proposer, make_tasks, prompt_of
 from tests.faults.world import ROOT
+from tests.harness.model import Mind, Thinker
 from tests.support import Daemon, daemon, eventually, on_thread
 
 SKILL = "---\nname: care\ndescription: for every task\n---\nWork carefully and look at the result.\n"
@@ -72,7 +73,7 @@ def test_a_failed_report_becomes_a_better_harness(tmp_path: Path) -> None:
         served = client.get("/reef/harness", scenario="s")
         assert served["release_id"] == release["release_id"]
         assert SKILL in [one["text"] for one in served["entries"]]
-        question = next(json.dumps(body) for body in thinker.seen if is_proposer(body))
+        question = next(json.dumps(body) for body in thinker.bodies if is_proposer(body))
         assert "missed the empty-token case" in question and "fix auth.py" in question
         assert eventually(lambda: client.record(report)["state"]) == "consumed"
 
@@ -132,7 +133,7 @@ def test_a_bad_proposal_costs_its_round_and_the_loop_goes_on(tmp_path: Path) -> 
             assert told["state"] == "refused" and said in told["reason"]["message"]
         fail(client)
         assert a_step(client, len(BAD) + 1)["outcome"] == "release"
-        last = json.dumps(thinker.seen[-1])
+        last = json.dumps(thinker.bodies[-1])
         assert "Tried before and not taken" in last and "holds what looks like a credential" in last
         assert client.get("/reef/harness", scenario="s")["release_id"] != "r0"
 
@@ -170,3 +171,13 @@ def test_the_verdict_of_a_release_can_be_shown_and_computed_again(tmp_path: Path
             )
         changed = reef(one.home, "gate", "replay", release, "-s", "s")
         assert changed.code == 1 and "gives another verdict" in changed.err
+
+
+def test_a_proposer_is_shown_no_more_of_a_run_than_it_may_be(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful, reef_prompt_chars="2000") as (_, client, thinker):
+        body = {"model": "thinker", "messages": [{"role": "user", "content": "look at this: " + "word " * 5000}]}
+        answer = client.call(body, session="run")
+        client.report(score=0.0, references=[answer.headers["x-reef-agent-record-id"]])
+        a_step(client)
+        shown = prompt_of(next(body for body in thinker.bodies if is_proposer(body)))
+        assert "characters left out" in shown and len(shown) < 5000

@@ -46,7 +46,9 @@ def test_trouble_that_is_not_the_agents_is_no_verdict(tmp_path: Path, switch: Pa
         client.act("s", "resume")
         assert a_step(client)["outcome"] == "release"
         assert client.record(report)["state"] == "consumed"
-        assert sum(is_proposer(body) for body in thinker.seen) == 1  # it is asked once, however often the step is tried
+        assert (
+            sum(is_proposer(body) for body in thinker.bodies) == 1
+        )  # it is asked once, however often the step is tried
 
 
 def test_a_start_that_fails_once_is_no_loss(tmp_path: Path, switch: Path) -> None:
@@ -81,7 +83,7 @@ def test_a_killed_daemon_goes_on_where_it_was(tmp_path: Path, point: str) -> Non
             step = a_step(client)
             release = client.release("s", step["release_id"])
             eventually(lambda: client.release("s", step["release_id"])["state"] == "serving")
-            assert sum(is_proposer(body) for body in thinker.seen) == 1
+            assert sum(is_proposer(body) for body in thinker.bodies) == 1
             evidence = release["verdict"]["evidence"]
             assert replay(evidence).reason == release["verdict"]["reason"]
             assert client.get("/reef/harness", scenario="s")["release_id"] == release["release_id"]
@@ -101,14 +103,11 @@ def test_a_budget_that_is_spent_ends_the_step_without_a_verdict(tmp_path: Path) 
 
 
 def test_a_proposer_cannot_ask_beyond_the_budget(tmp_path: Path) -> None:
-    with evolving(tmp_path, helpful, reef_propose="tests.evolve.world:insatiable", reef_max_calls="3") as (
-        _,
-        client,
-        seen,
-    ):
+    given = {"reef_propose": "tests.evolve.world:insatiable", "reef_max_calls": "3"}
+    with evolving(tmp_path, helpful, **given) as (_, client, thinker):
         fail(client)
         assert "max_calls is 3" in a_step(client)["reason"]
-        assert sum(is_proposer(body) for body in seen.seen) == 3
+        assert sum(is_proposer(body) for body in thinker.bodies) == 3
 
 
 def test_steps_that_publish_nothing_count_as_steps(tmp_path: Path) -> None:
@@ -190,4 +189,4 @@ def test_an_agent_that_cannot_start_makes_the_step_invalid_before_anything_is_sp
         assert "pi does not start here: exit 1: enableCompileCache is not a function" in waits(client, "invalid")
         ran = reef(one.home, "step", "--wait", "-s", "s")
         assert ran.code == 1 and "enableCompileCache is not a function" in ran.err
-        assert client.get("/reef/scenarios/s/steps")["steps"] == [] and not any(map(is_proposer, thinker.seen))
+        assert client.get("/reef/scenarios/s/steps")["steps"] == [] and not any(map(is_proposer, thinker.bodies))

@@ -1,56 +1,16 @@
-"""A model that can be scripted as a function, tasks in a folder, and evaluations that need no agent. Used by tests/evolve."""
+"""Answers of a proposer, tasks in a folder, and evaluations that need no agent. Used by tests/evolve."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from reef.evolve.evaluate import Trial
 from reef.evolve.values import Outage, ProposeContext
-from reef.inference.testing import _Server
-
-Mind = Callable[[Mapping[str, Any]], Mapping[str, Any] | int]
-"""The assistant message for a request's body, or a status to fail with."""
-
-
-class Thinker(_Server):
-    """An OpenAI-speaking model whose answers are a function of the request. ``seen`` keeps the bodies."""
-
-    def __init__(self, mind: Mind) -> None:
-        super().__init__()
-        self.mind = mind
-        self.seen: list[dict[str, Any]] = []
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/chat/completions", self._answer)]
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        self.seen.append(body)
-        message = self.mind(body)
-        if isinstance(message, int):
-            return web.json_response({"error": {"message": "the provider is down"}}, status=message)
-        finish = "tool_calls" if message.get("tool_calls") else "stop"
-        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-        head = {"id": "c1", "created": 1, "model": "thinker"}
-        if not body.get("stream"):
-            choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
-            return web.json_response({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        calls = [{"index": at, **call} for at, call in enumerate(message.get("tool_calls") or ())]
-        delta = {"role": "assistant", **message, **({"tool_calls": calls} if calls else {})}
-        for choices in ([{"index": 0, "delta": delta}], [{"index": 0, "delta": {}, "finish_reason": finish}]):
-            chunk = {**head, "object": "chat.completion.chunk", "choices": choices, "usage": usage}
-            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-        await response.write(b"data: [DONE]\n\n")
-        return response
 
 
 def prompt_of(body: Mapping[str, Any]) -> str:
