@@ -313,6 +313,8 @@ def _what(row: dict[str, Any]) -> str:
     if row["request_type"] == "report":
         score = "" if row["score"] is None else f"score {row['score']:g} "
         return cut(f"{score}-> {', '.join(row['references'])}", 60)
+    if row["request_type"] == "training":
+        return "a change asked for"
     usage, meta = row.get("usage") or {}, row["meta"]
     tokens = (
         ", " + " + ".join(str(usage[key]) for key in _USAGE) + " tokens" if all(key in usage for key in _USAGE) else ""

@@ -89,7 +89,7 @@ _SCHEMAS: Data = {
             "references": _list(_TEXT),
             "feedback": {"description": "text or a JSON document, null for none"},
             "metadata": _OBJECT,
-            "request": {"description": "the request's JSON document; null once its body was removed"},
+            "request": {"description": "the JSON document that was sent; null once its body was removed"},
             "response": {"description": "the assembled answer; training holds the token block; null for none"},
             "reports": _list(_TEXT),
             "consumed_by": _LINEAGE,

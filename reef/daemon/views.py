@@ -36,8 +36,8 @@ def record_view(services: Services, row: Row, *, bodies: bool) -> dict[str, Any]
         "meta": {key: value for key, value in record.meta.items() if key != "kind"},
         "purged_at": row.purged_at,
     }
+    payload = dict(record.payload.items()) if bodies or record.request_type is not RequestType.INFERENCE else {}
     if record.request_type is not RequestType.INFERENCE:
-        payload = dict(record.payload.items())
         view |= {"score": payload.get("score"), "references": payload.get("references", [])}
         if bodies:
             view |= {"feedback": payload.get("feedback"), "metadata": payload.get("metadata") or {}}
@@ -45,9 +45,10 @@ def record_view(services: Services, row: Row, *, bodies: bool) -> dict[str, Any]
         step = services.chain.step_of(row.consumed_step) if row.consumed_step is not None else None
         view["consumed_by"] = None if step is None else {"step": step.number, "release_id": step.release_id}
         if record.request_type is RequestType.INFERENCE:
-            payload = dict(record.payload.items())
             view |= {"request": payload["request"], "response": payload["response"]}
             view["reports"] = services.records.referencing(record.agent_record_id)
+        elif record.request_type is RequestType.TRAINING:
+            view["request"] = payload or None
     else:
         view["consumed_step"] = row.consumed_step
     return view

@@ -24,6 +24,7 @@ def test_a_request_in_words_is_the_next_step(tmp_path: Path) -> None:
         assert step["outcome"] == "release"
         assert "make it check its work" in str(thinker.bodies)
         assert eventually(lambda: client.record(asked["agent_record_id"])["state"]) == "consumed"
+        assert client.record(asked["agent_record_id"])["request"] == {"request": "make it check its work"}
         assert client.get("/reef/scenarios/s")["batch"] == {"have": 1, "need": 5}  # the report still waits for others
         again = client.post(
             "/reef/train", {"request": "make it check its work", "agent_record_id": asked["agent_record_id"]}
@@ -36,6 +37,8 @@ def test_an_agents_own_proposal_is_judged_like_any_other(tmp_path: Path) -> None
         change = {"why": "I keep forgetting it", "edits": [{"kind": "skill", "name": "care", "text": SKILL}]}
         client.post("/reef/harness/proposals", change)
         assert a_step(client)["outcome"] == "release" and not any(is_proposer(body) for body in thinker.bodies)
+        (asked,) = client.records("s", type="training")
+        assert client.record(asked["agent_record_id"])["request"]["proposal"]["why"] == change["why"]
         shown = client.get("/reef/scenarios/s/proposals")["proposals"][0]
         assert shown["state"] == "published" and shown["release_id"] == "r1" and shown["origin"] == "client"
         bad = {"edits": [{"kind": "skill", "name": "../x", "text": "x"}]}
