@@ -313,7 +313,8 @@ class Engine:
             positions += range(piece.past, piece.past + piece.count)
             adapters += [row.request.adapter] * piece.count
         self.pool.assign(adapters)
-        as_tensor = [torch.tensor(values, device=self._device) for values in (ids, positions, keep)]
+        # The type is named: a pass in the middle of long prompts keeps no position, and an empty list would be floats.
+        as_tensor = [torch.tensor(values, dtype=torch.long, device=self._device) for values in (ids, positions, keep)]
         logits: Tensor = forward_packed(self.model, as_tensor[0], as_tensor[1], layout, as_tensor[2])
         return logits
 

@@ -94,6 +94,20 @@ def test_long_prompts_are_computed_in_pieces_while_others_decode(calls: Calls, t
     assert logprobs(other) == pytest.approx(plain_logprobs(tiny, [1, 5, *other["output_ids"]], 200), abs=1e-4)
 
 
+def test_a_prompt_of_several_passes_that_nothing_runs_beside(tmp_path: Path) -> None:
+    model = build_tiny_model(tmp_path / "wide", context=2048)
+    wide = Calls(model)
+    try:
+        prompts = [[3 + n % (290 - more) for n in range(engine_module.PREFILL_ALONE_TOKENS * 2 + 7)] for more in (0, 1)]
+        first = wide.run(prompts[0], seed=1)
+        together = [wide.begin(prompt, seed=1) for prompt in prompts]
+        for prompt, event in zip(prompts, [first, together[1].get(timeout=30)], strict=True):
+            assert logprobs(event) == pytest.approx(plain_logprobs(model, prompt + event["output_ids"], 12), abs=1e-4)
+        assert together[0].get(timeout=30)["output_ids"] == first["output_ids"]
+    finally:
+        wide.engine.close()
+
+
 def test_prompt_logprobs(calls: Calls, tiny: Path) -> None:
     prompt = [3 + n % 290 for n in range(600 % 500)]
     events: queue.Queue[Event] = queue.Queue()
