@@ -146,7 +146,8 @@ def _act(spec: Spec, agent: Adapter, root: Path, url: str, boxed: bool) -> Ended
     launch = environment(
         tree, agent, binding, session=spec.episode, release="episode", folders={"config": config, "data": data}
     )
-    words = [filled(word, {"prompt": spec.task["prompt"]}) for word in agent.run.headless]
+    said = agent.run.boxed if boxed and agent.run.boxed else agent.run.headless
+    words = [filled(word, {"prompt": spec.task["prompt"]}) for word in said]
     command = [*spec.start, *launch.arguments, *words]
     environ = {
         "HOME": home,
@@ -156,6 +157,7 @@ def _act(spec: Spec, agent: Adapter, root: Path, url: str, boxed: bool) -> Ended
         "PYTHONDONTWRITEBYTECODE": "1",
         "REEF_SEED": str(spec.seed),
         **launch.env,
+        **(agent.run.boxed_env if boxed else {}),
     }
     timeout_s = float(spec.task["timeout_s"])
     if not boxed:

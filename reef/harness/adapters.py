@@ -50,11 +50,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: ``env`` and ``unset`` variables; ``headless`` holds {prompt}; ``transcripts`` is a glob in the data folder."""
+    """One run: ``env`` and ``unset`` variables; ``headless`` holds {prompt}; ``transcripts`` is a glob in the data folder.
+
+    ``boxed`` and ``boxed_env`` take the place of ``headless`` and add to ``env`` in a sandbox of Reef's, where nobody can be
+    asked and nothing of the host can be harmed: an agent that asks before it acts, or brings a sandbox of its own, is told so.
+    """
 
     env: Mapping[str, str]
     unset: tuple[str, ...] = ()
     headless: tuple[str, ...] = ()
+    boxed: tuple[str, ...] = ()
+    boxed_env: Mapping[str, str] = field(default_factory=dict)
     interactive: tuple[str, ...] = ()
     transcripts: str = ""
 

@@ -36,7 +36,7 @@ PROGRAMS = {
     "minimal": (None, ("-p",)),
     "pi": ("@earendil-works/pi-coding-agent@1.6.0", ("-p",)),
     "claude": ("@anthropic-ai/claude-code@2.1.332", ("--dangerously-skip-permissions", "-p")),
-    "codex": ("@openai/codex@0.171.0", ("exec", "--skip-git-repo-check")),
+    "codex": ("@openai/codex@0.171.0", ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")),
     "opencode": ("opencode-ai@1.18.33", ("run", "--auto")),
 }
 SOLVED = {
