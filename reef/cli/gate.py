@@ -19,6 +19,7 @@ from reef.cli.common import (
     client_of,
     out,
     print_json,
+    say,
     scenario_of,
     table,
     talk,
@@ -31,11 +32,37 @@ if TYPE_CHECKING:  # loaded by the commands that need it: most of what the comma
     from reef.gate import GateSettings
     from reef.gate.simulate import Population, Simulated
 
+_PLANNED = 1000
+"""Candidates that a plan simulates for each of its rows."""
+
 gate_app = typer.Typer(no_args_is_help=True, help="How candidates are judged, what that costs, and how sure it is.")
 
-AlphaOption = Annotated[float, typer.Option("--alpha", help="Share of published releases that may be no improvement.")]
-PairsOption = Annotated[int, typer.Option("--pairs", help="Most pairs of episodes after the screen.")]
-RuleOption = Annotated[str, typer.Option("--rule", help="paired-e, wins or floor.")]
+
+class _Default:
+    """The default of a setting of the gate, which is loaded when it is asked for or shown."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self) -> Any:
+        from reef.gate import GateSettings
+
+        return getattr(GateSettings(), self._name)
+
+    def __str__(self) -> str:
+        return str(self())
+
+
+AlphaOption = Annotated[
+    float,
+    typer.Option(
+        "--alpha", default_factory=_Default("alpha"), help="Share of published releases that may be no improvement."
+    ),
+]
+PairsOption = Annotated[
+    int, typer.Option("--pairs", default_factory=_Default("pairs"), help="Most pairs of episodes after the screen.")
+]
+RuleOption = Annotated[str, typer.Option("--rule", default_factory=_Default("rule"), help="paired-e, wins or floor.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the simulated episodes.")]
 
 
@@ -46,12 +73,13 @@ def add_to(app: typer.Typer) -> None:
 
 @gate_app.command("plan")
 def plan(
+    *,
     effect: Annotated[float, typer.Option("--effect", help="How much better, in pass rate: 0.1 is ten points.")] = 0.1,
     discordance: Annotated[
         float, typer.Option("--discordance", min=0, max=1, help="Share of pairs whose sides differ.")
     ] = 0.3,
-    pairs: PairsOption = 200,
-    alpha: AlphaOption = 0.05,
+    pairs: PairsOption,
+    alpha: AlphaOption,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Minutes one episode takes.")] = None,
     cost: Annotated[float | None, typer.Option("--cost", help="What one episode costs, in your currency.")] = None,
     seed: SeedOption = 0,
@@ -64,6 +92,7 @@ def plan(
 
     settings = GateSettings(alpha=alpha, pairs=pairs)
     population = _population(lambda: differing(effect, discordance))
+    _say_that_it_takes_long(3 * _PLANNED)
     rows: list[dict[str, Any]] = []
     for number in (1, 10, 50):
         level = level_of(alpha, number, 0)
@@ -76,7 +105,7 @@ def plan(
             "mean_pairs": 0.0,
         }
         if needed <= pairs:
-            found = _run(settings, population, 1000, seed, level)
+            found = _run(settings, population, _PLANNED, seed, level)
             row |= {"published": found.published / found.runs, "mean_pairs": found.mean_pairs}
         for name, each in (("minutes", minutes), ("cost", cost)):
             if each is not None:
@@ -107,11 +136,12 @@ def plan(
         "The level shrinks with every candidate that was tested, and grows with every one that was published: of all",
         f"releases, at most {alpha:.0%} are expected to be no improvement. The screen is counted, protected tasks are not.",
     ):
-        talk.print(Text(line))
+        say(line)
 
 
 @gate_app.command("simulate")
 def simulate_rule(
+    *,
     effect: Annotated[
         float, typer.Option("--effect", help="True difference of pass rates; 0 is a useless candidate.")
     ] = 0.0,
@@ -119,9 +149,9 @@ def simulate_rule(
     tasks: Annotated[
         int, typer.Option("--tasks", min=1, help="Tasks: a third fails, a third passes, a third is flaky.")
     ] = 20,
-    rule: RuleOption = "paired-e",
-    pairs: PairsOption = 200,
-    alpha: AlphaOption = 0.05,
+    rule: RuleOption,
+    pairs: PairsOption,
+    alpha: AlphaOption,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -134,6 +164,7 @@ def simulate_rule(
 
     settings = GateSettings(rule=rule, alpha=alpha, pairs=pairs)
     population = _population(lambda: typical(tasks, effect))
+    _say_that_it_takes_long(runs)
     found = _run(settings, population, runs, seed, None)
     shown = {key: getattr(found, key) for key in ("published", "inconclusive", "runs", "mean_pairs")}
     if as_json:
@@ -224,6 +255,12 @@ def _verdict(release_id: str, scenario: str | None, home: Path | None) -> dict[s
             f"{release_id} was not judged", hint="the first release and rollbacks are not; see: reef releases"
         )
     return verdict
+
+
+def _say_that_it_takes_long(candidates: int) -> None:
+    """Where no bar says it."""
+    if not talk.is_terminal:
+        say(f"simulating {candidates:,} candidates, which can take some seconds")
 
 
 def _population(make: Callable[[], Population]) -> Population:

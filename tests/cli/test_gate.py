@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+from reef.gate import GateSettings
 from tests.cli.test_cli import reef, schema
 
 
@@ -18,6 +20,7 @@ def test_the_last_line_of_a_simulation_is_its_result(tmp_path: Path) -> None:
     assert again.out == ran.out
     counted = reef(tmp_path, "gate", "simulate", "--runs", "300", "--rule", "wins", "--tasks", "10", "--json")
     assert 60 < json.loads(counted.out)["published"] < 160
+    assert counted.err == "simulating 300 candidates, which can take some seconds\n"
 
 
 def test_a_plan_says_what_an_effect_costs_and_what_can_never_be_seen(tmp_path: Path) -> None:
@@ -25,7 +28,16 @@ def test_a_plan_says_what_an_effect_costs_and_what_can_never_be_seen(tmp_path: P
     first = plan["rows"][0]
     assert first["published"] > 0.6 and first["fewest_wins"] == 8
     assert first["minutes"] == 6 * first["mean_pairs"] and 40 < plan["fixed_sample_pairs"] < 50
-    assert "never" in reef(tmp_path, "gate", "plan", "--pairs", "4").out
+    few = reef(tmp_path, "gate", "plan", "--pairs", "4")
+    assert "never" in few.out and few.err.startswith("simulating 3,000 candidates")
+
+
+def test_the_defaults_of_its_options_are_those_of_the_gate(tmp_path: Path) -> None:
+    gate = GateSettings()
+    for command, names in (("plan", ("alpha", "pairs")), ("simulate", ("alpha", "pairs", "rule"))):
+        help = " ".join(reef(tmp_path, "gate", command, "--help", COLUMNS="200").out.split())
+        for name in names:
+            assert re.search(rf"--{name} [^\[]*\[default: {getattr(gate, name)}\]", help), (name, help)
 
 
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
