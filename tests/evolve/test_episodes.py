@@ -65,6 +65,52 @@ def test_a_better_harness_wins_real_episodes(tmp_path: Path, box: str) -> None:
         )
 
 
+CAUTIOUS = """
+import json, os, sys, urllib.request
+if "--version" not in sys.argv:
+    body = {"model": "m-1", "messages": [{"role": "user", "content": "what now?"}]}
+    headers = {"content-type": "application/json"}
+    url = os.environ["ASK"] + "/v1/chat/completions"
+    urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()
+    if "--ask-nobody" in sys.argv and os.environ.get("IS_SAFE"):
+        open("answer.txt", "w").write("yes")
+"""
+ADAPTER = """
+summary = "asks first"
+[program]
+start = ["{python}", "-c", '''%s''']
+[files]
+rules = "R.md"
+[run]
+headless = ["{prompt}"]
+boxed = ["--ask-nobody", "{prompt}"]
+boxed_env = {IS_SAFE = "1"}
+[run.env]
+ASK = "{url}"
+"""
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_an_agent_that_asks_before_it_acts_is_told_when_it_is_in_a_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, box: str
+) -> None:
+    site = tmp_path / "site"
+    info = site / "strangers-1.0.dist-info"
+    for folder in (info, site / "cautious"):
+        folder.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[reef.adapters]\ncautious = cautious\n")
+    (site / "cautious" / "__init__.py").touch()
+    (site / "cautious" / "adapter.toml").write_text(ADAPTER % CAUTIOUS)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{site}")
+    settings = {**REAL, "reef_gate": "floor", "reef_sandbox": box, "reef_adapter": "cautious"}
+    with evolving(tmp_path, careful, **settings) as (_, client, _):
+        fail(client)
+        release = client.release("s", a_step(client)["release_id"])
+        did = 1.0 if box == "bwrap" else 0.0
+        assert [pair[5:] for pair in release["verdict"]["evidence"]["pairs"]] == [[did, did]] * 3
+
+
 PROBE = """
 cat {person}/canary {home}/token {tasks}/one/check.py 2>&1
 ls {person} {home} 2>&1
