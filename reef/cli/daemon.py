@@ -274,3 +274,12 @@ def _show_status(found: dict[str, Any]) -> None:
         if row["reasons"]:
             said = ", ".join(f"{count} {code}" for code, count in row["reasons"].items())
             out.print(Text(f"  {row['name']}: reports that do not train: {said}", style="dim"))
+        if budget := row["evolving"].get("error_budget"):
+            out.print(Text(f"  {row['name']}: {_spent(budget)}", style="dim"))
+
+
+def _spent(budget: dict[str, Any]) -> str:
+    """An error budget in one line."""
+    tests, published = budget["tests"], budget["published"]
+    done = f"{budget['used']:.0%} used by {tests} test{'s' * (tests != 1)}, {published} published"
+    return f"error budget (alpha {budget['alpha']:g}): {done}; the next test has level {budget['next_level']:.2g}"

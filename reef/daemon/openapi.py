@@ -143,7 +143,8 @@ _SCHEMAS: Data = {
         step=_COUNT,
         state=_TEXT,
         detail=_TEXT,
-        evolving=_OBJECT,
+        evolving=_shape({"error_budget": _or_null(
+            _shape(alpha=_NUMBER, used=_NUMBER, tests=_COUNT, published=_COUNT, next_level=_NUMBER))}),
         batch=_shape(have=_COUNT, need=_COUNT),
         waiting_for=_TEXT,
         pending_receipts=_list(_TEXT),

@@ -105,7 +105,7 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
         "step": row.step,
         "state": "paused" if row.paused else state,
         "detail": thread.detail or _doing(thread) if thread is not None else "",
-        "evolving": getattr(thread.trainer.runtime, "doing", {}) if thread is not None else {},
+        "evolving": _evolving(row, thread),
         "batch": {"have": progress.get("have", 0), "need": progress.get("need", 0)},
         "waiting_for": _waiting(services, row, thread, progress, reports),
         "pending_receipts": progress.get("waiting_for", []),
@@ -113,6 +113,13 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
         "reasons": figures.reasons(store, scenario_id),
         "bytes": figures.body_bytes(store, scenario_id),
     }
+
+
+def _evolving(row: ScenarioRow, thread: TrainerThread | None) -> dict[str, Any]:
+    """What a step of evolution is at, and what its tests have spent of the error budget; empty where none is made."""
+    runtime = thread.trainer.runtime if thread is not None else None
+    budget = getattr(runtime, "error_budget", None)
+    return {**getattr(runtime, "doing", {}), **({"error_budget": budget(row.name, row.step)} if budget else {})}
 
 
 def _doing(thread: TrainerThread) -> str:

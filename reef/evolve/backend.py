@@ -28,7 +28,7 @@ from reef.evolve.journal import Journal
 from reef.evolve.screens import admit, shared_names
 from reef.evolve.tasks import TaskFolder
 from reef.evolve.values import CODE_KINDS, Outage, Proposal, Propose, ProposeContext, Refusal, Transcript, proposal_of
-from reef.gate import GateSettings, Pair, Slot, Task, level_of, start
+from reef.gate import GateSettings, Pair, Slot, Task, level_of, share_of_budget, start
 from reef.harness.tree import Tree
 from reef.runtime import Blocked, Outcome, Prepared, Refused, Stale, StepRequest
 from reef.store import Store
@@ -115,8 +115,26 @@ class LocalTrainingBackend(HarnessRuntime):
         self._tasks = {task.name: task for task in tasks}
         self._texts = [text for task in tasks for text in task.texts()]
         self._agent_starts = False
+        self._testing = ""
+        self._budget: tuple[tuple[int, str], dict[str, Any]] = (-1, ""), {}
         self.doing: dict[str, Any] = {}
         """What the step in hand is at, for status."""
+
+    def error_budget(self, scenario: str, step: int) -> dict[str, Any] | None:
+        """What tests have spent of ``scenario``'s error budget (docs/gate.md), None for a rule that has none.
+
+        ``step`` is how many steps are committed: counted again only when that changes, or a test begins.
+        """
+        if self._settings.gate.rule != "paired-e":
+            return None
+        key = step, self._testing
+        if self._budget[0] != key:
+            tests, published = Journal(self._store, scenario, "").tested()
+            alpha = self._settings.gate.alpha
+            spent = {"alpha": alpha, "used": sum(map(share_of_budget, range(1, tests + 1)))}
+            counted = {"tests": tests, "published": published, "next_level": level_of(alpha, tests + 1, published)}
+            self._budget = key, {**spent, **counted}
+        return self._budget[1]
 
     def step(self, prepared: Prepared) -> Outcome:
         """Propose, screen, compare, judge. Idempotent by step id: what the journal has is not done again."""
@@ -225,8 +243,9 @@ class LocalTrainingBackend(HarnessRuntime):
         log.info("%s: %s", request.scenario, self.doing)
         with ThreadPoolExecutor(settings.parallel, thread_name_prefix="reef-pair") as pool:
             while slots := rule.slots(settings.parallel):
-                if slots[0].stage != "screen":
+                if slots[0].stage != "screen" and self._testing != request.step_id:
                     journal.testing()
+                    self._testing = request.step_id
                 if (why := self._over(journal, spent.seconds + time.monotonic() - began)) is not None:
                     rule.cut(why)
                     break

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reef.client import ReefClient
-from reef.gate import replay
+from reef.gate import level_of, replay, share_of_budget
 from tests.cli.test_cli import reef, schema
 from tests.evolve.test_steps import a_step, evolving, fail, helpful, importable
 from tests.evolve.world import edits, is_proposer, make_tasks
@@ -159,6 +159,40 @@ def test_a_hundred_useless_changes(tmp_path: Path) -> None:
         assert len(steps) == 100 and published <= 5
         second = client.release("s", steps[0]["release_id"])["verdict"]["evidence"]
         assert second["level"] < 0.05 * 0.39  # the error budget is carried along
+
+
+def test_what_is_spent_of_the_error_budget_is_shown(tmp_path: Path) -> None:
+    made = iter(range(9))
+
+    def mind(body: Any) -> dict[str, Any]:
+        if not is_proposer(body):
+            return {"content": "done"}
+        return helpful(body) if next(made) else edits(("rules", "note", "Take a breath."))
+
+    def shown() -> dict[str, Any]:
+        return dict(schema(reef(one.home, "status", "--json"), "status")["scenarios"][0]["evolving"]["error_budget"])
+
+    with evolving(tmp_path, mind, reef_gate_pairs="12") as (one, client, _):
+        fail(client)
+        screened = client.release("s", a_step(client)["release_id"])["verdict"]
+        assert screened["evidence"]["stopped"] == "screen", screened
+        nothing = {"alpha": 0.05, "used": 0, "tests": 0, "published": 0, "next_level": level_of(0.05, 1, 0)}
+        assert shown() == nothing
+        fail(client)
+        assert (
+            client.release("s", a_step(client, 2)["release_id"])["verdict"]["evidence"]["level"]
+            == nothing["next_level"]
+        )
+        spent = {"used": share_of_budget(1), "tests": 1, "published": 1, "next_level": level_of(0.05, 2, 1)}
+        assert shown() == {"alpha": 0.05, **spent}
+        line = "s: error budget (alpha 0.05): 38% used by 1 test, 1 published; the next test has level 0.014"
+        assert line in reef(one.home, "status").out
+        one.stop()
+        one.start()
+        assert shown() == {"alpha": 0.05, **spent}
+    with evolving(tmp_path, mind, reef_gate="wins") as (one, client, _):
+        assert client.get("/reef/scenarios/s")["evolving"]["error_budget"] is None
+        assert "error budget" not in reef(one.home, "status").out
 
 
 def test_a_step_can_be_waited_for(tmp_path: Path) -> None:
