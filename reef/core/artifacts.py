@@ -56,7 +56,8 @@ class Candidate:
     """What a step produced and nobody serves yet; its artifact is already durable.
 
     ``checks`` are named measurements of the separate validation, each ``{"ok": bool, "value": float, "limit": float}``;
-    ``verdict`` is there when making the candidate included comparing it.
+    ``verdict`` is there when making the candidate included comparing it; ``state`` holds keys of the algorithm state that
+    making it has changed, over those of the step's signal. They are committed with the step, or not at all.
     """
 
     step_id: str
@@ -64,6 +65,7 @@ class Candidate:
     metrics: Mapping[str, float] = field(default_factory=dict)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     verdict: Verdict | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The step has nothing to learn from (all groups constant, say); algorithm state advances, no new release."""
+    """The step ends without a release (all groups are constant, say) and algorithm state advances; ``state`` as in Candidate."""
 
     reason: str
     metrics: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

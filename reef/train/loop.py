@@ -218,6 +218,8 @@ class Trainer:
                 outcome = Blocked(error.message)
             if "REEF_FAILPOINT" in os.environ:
                 failpoints.hit("before-step-commit")
+            if isinstance(outcome, Candidate | Skip) and outcome.state:
+                step = replace(step, next_algorithm_state={**signal.next_algorithm_state, **outcome.state})
             if isinstance(outcome, Candidate):
                 return self._release(batch, step, outcome)
             return self._without_release(batch, step, outcome)
@@ -302,7 +304,7 @@ class Trainer:
                 return StepResult("stale", reason, retry_after_s=0.0)
             case Blocked(reason, retry_after_s):
                 return StepResult("blocked", reason, retry_after_s=retry_after_s)
-            case Skip(reason, metrics):
+            case Skip(reason, metrics, _):
                 self.chain.commit(replace(step, reason=reason, metrics={**step.metrics, **metrics}))
                 self._state = step.next_algorithm_state
                 self.processor.acknowledge(batch.batch_id)
