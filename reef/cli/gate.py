@@ -62,7 +62,9 @@ AlphaOption = Annotated[
 PairsOption = Annotated[
     int, typer.Option("--pairs", default_factory=_Default("pairs"), help="Most pairs of episodes after the screen.")
 ]
-RuleOption = Annotated[str, typer.Option("--rule", default_factory=_Default("rule"), help="paired-e, wins or floor.")]
+RuleOption = Annotated[
+    str, typer.Option("--rule", default_factory=_Default("rule"), help="paired-e, wins, mean or floor.")
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the simulated episodes.")]
 
 

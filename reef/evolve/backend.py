@@ -94,7 +94,10 @@ class Invalid(ReefError):
 
 
 class LocalTrainingBackend(HarnessRuntime):
-    """Serves trees as HarnessRuntime does, and makes steps for one scenario."""
+    """Serves trees as HarnessRuntime does, and makes steps for one scenario.
+
+    A method of its own overrides ``make`` and builds it from ``proposed``, ``admitted``, ``side``, ``over`` and ``held``.
+    """
 
     def __init__(
         self,
@@ -142,17 +145,10 @@ class LocalTrainingBackend(HarnessRuntime):
         journal = Journal(self._store, request.scenario, request.step_id)
         if settings.max_steps and journal.steps() >= settings.max_steps:
             return Blocked(f"max_steps: {settings.max_steps} steps have been made", 3600.0)
-        incumbent = read_tree(self._folder, request.parent.content_id)
         self.doing = {"phase": "proposing", "step_id": request.step_id}
         try:
             self._check_agent()
-            proposal = journal.proposal() or self._new_proposal(request, incumbent, journal)
-            if "REEF_FAILPOINT" in os.environ:
-                failpoints.hit("evolve-proposed")
-            made = admit(
-                incumbent, proposal, allowed=settings.kinds, tasks=self._texts, secrets=self._machine.secrets()
-            )
-            verdict = self._verdict(request, journal, proposal, incumbent, made)
+            return self.make(request, journal)
         except Refusal as error:
             journal.judged("refused", error.message)
             return Refused(error.message)
@@ -162,9 +158,30 @@ class LocalTrainingBackend(HarnessRuntime):
             return Blocked(error.message, _AWAY_S) if request.go_on() else _INTERRUPTED
         finally:
             self.doing = {}
+
+    def make(self, request: StepRequest, journal: Journal) -> Outcome:
+        """The step itself; raises Refusal, Invalid or Outage for what ends it early."""
+        incumbent = read_tree(self._folder, request.parent.content_id)
+        proposal = journal.proposal() or self._new_proposal(request, incumbent, journal)
+        if "REEF_FAILPOINT" in os.environ:
+            failpoints.hit("evolve-proposed")
+        made = self.admitted(incumbent, proposal)
+        verdict = self._verdict(request, journal, proposal, incumbent, made)
+        return self.candidate(request, journal, made, verdict, _metrics(verdict, journal))
+
+    def candidate(
+        self, request: StepRequest, journal: Journal, made: Tree, verdict: Verdict, metrics: Mapping[str, float],
+        state: Mapping[str, Any] | None = None,
+    ) -> Candidate:  # fmt: skip
+        """``made``, durable, with what was found of it; ``state`` as in Candidate."""
         artifact = keep_tree(self._folder, made)
         journal.judged(_STATES[verdict.decision], verdict.reason)
-        return Candidate(request.step_id, artifact, _metrics(verdict, journal), verdict=verdict)
+        return Candidate(request.step_id, artifact, metrics, verdict=verdict, state=state or {})
+
+    def admitted(self, tree: Tree, proposal: Proposal) -> Tree:
+        """The tree that ``proposal`` makes of ``tree``; raises Refusal with the first reason against it."""
+        secrets = self._machine.secrets()
+        return admit(tree, proposal, allowed=self._settings.kinds, tasks=self._texts, secrets=secrets)
 
     def settle(self, step_id: str, content_id: str | None) -> None:
         """What agents of older steps printed goes; scores stay in the journal."""
@@ -193,26 +210,36 @@ class LocalTrainingBackend(HarnessRuntime):
             proposal = proposal_of(asked["proposal"])
             journal.keep_proposal(proposal, request.parent.content_id, str(asked.get("by", "person")), {})
             return proposal
-        runs = self._machine.transcripts(request.payload["runs"], self._settings.prompt_chars)
-        seen: dict[str, Any] = {"reports": [run.report_id for run in runs], "request": asked.get("request")}
+        return self.proposed(
+            request, journal, incumbent, self._machine.transcripts(request.payload["runs"], self._settings.prompt_chars)
+        )
+
+    def proposed(
+        self, request: StepRequest, journal: Journal, tree: Tree, reports: Sequence[Transcript], *,
+        tried: Sequence[Transcript] = (), target: tuple[str, str] | None = None,
+    ) -> Proposal:  # fmt: skip
+        """What the proposer makes of ``tree``, shown ``reports`` and what was ``tried`` on tasks; kept in the journal."""
+        asked: Mapping[str, Any] = request.payload.get("asked") or {}
+        seen: dict[str, Any] = {"reports": [run.report_id for run in reports], "request": asked.get("request")}
         began = time.monotonic()
 
         def ask(system: str, prompt: str) -> str:
             _wait(0.0, request.go_on)
-            if (why := self._over(journal, time.monotonic() - began)) is not None:
+            if (why := self.over(journal, time.monotonic() - began)) is not None:
                 raise Refusal(f"propose has used up the step's budget: {why}")
             return self._machine.ask(f"{request.step_id}-propose", system, prompt)
 
         context = ProposeContext(
             request.scenario,
-            incumbent,
-            runs,
+            tree,
+            [*reports, *tried],
             asked.get("request"),
             journal.rejected(),
             self._settings.kinds,
             ask,
             int(request.step_id[:8], 16),
             self._knobs,
+            target,
         )
         try:
             proposal = proposal_of(self._propose(context))
@@ -224,10 +251,10 @@ class LocalTrainingBackend(HarnessRuntime):
             raise Refusal(f"propose failed: {said}") from error
         names: list[str] = []
         with contextlib.suppress(ReefError):  # edits that cannot be made are refused by the screens, in their words
-            made = incumbent.edit(proposal.edits)
-            names = shared_names(incumbent, made, self._texts, "\n".join(run.text for run in runs))
+            made = tree.edit(proposal.edits)
+            names = shared_names(tree, made, self._texts, "\n".join(run.text for run in reports))
         origin = "request" if asked else "reports"
-        journal.keep_proposal(proposal, request.parent.content_id, origin, {**seen, "shared_with_tasks": names})
+        journal.keep_proposal(proposal, tree.content_id, origin, {**seen, "shared_with_tasks": names})
         return proposal
 
     def _verdict(
@@ -246,7 +273,7 @@ class LocalTrainingBackend(HarnessRuntime):
                 if slots[0].stage != "screen" and self._testing != request.step_id:
                     journal.testing()
                     self._testing = request.step_id
-                if (why := self._over(journal, spent.seconds + time.monotonic() - began)) is not None:
+                if (why := self.over(journal, spent.seconds + time.monotonic() - began)) is not None:
                     rule.cut(why)
                     break
                 run = partial(self._pair, journal, (made, incumbent), request.go_on)
@@ -255,9 +282,9 @@ class LocalTrainingBackend(HarnessRuntime):
                         rule.add(pair)
                         self.doing = {**self.doing, "phase": pair.slot.stage, "pairs": pair.slot.number + 1}
         assert rule.verdict is not None
-        return self._held(rule.verdict, proposal, request)
+        return self.held(rule.verdict, proposal, request)
 
-    def _held(self, verdict: Verdict, proposal: Proposal, request: StepRequest) -> Verdict:
+    def held(self, verdict: Verdict, proposal: Proposal, request: StepRequest) -> Verdict:
         """What the gate accepts and a person must see first, by kind and mode."""
         evidence = {
             **verdict.evidence,
@@ -283,7 +310,7 @@ class LocalTrainingBackend(HarnessRuntime):
         for attempt in range(self._settings.retries + 1):
             _wait(self._settings.retry_s * 2 ** (attempt - 1) if attempt else 0.0, go_on)
             found = {
-                side: (sides[side].content_id, self._side(journal, slot, side, sides[side], go_on)) for side in order
+                side: (sides[side].content_id, self.side(journal, slot, side, sides[side], go_on)) for side in order
             }
             candidate, incumbent = (found[side][1] for side in _SIDES)
             if incumbent.broken:
@@ -299,7 +326,8 @@ class LocalTrainingBackend(HarnessRuntime):
             last = candidate.trouble or incumbent.trouble or ""
         raise Outage(f"task {slot.task} could not be run {self._settings.retries + 1} times: {last}")
 
-    def _side(self, journal: Journal, slot: Slot, side: str, tree: Tree, go_on: Callable[[], bool]) -> Result:
+    def side(self, journal: Journal, slot: Slot, side: str, tree: Tree, go_on: Callable[[], bool]) -> Result:
+        """One side of a slot, run now; trouble is a result."""
         if slot.stage == "screen" and side == "incumbent":
             known = journal.reusable(tree.content_id, slot.task, slot.number)
             if known is not None:
@@ -316,7 +344,7 @@ class LocalTrainingBackend(HarnessRuntime):
 
         return result_of(self._evaluate, Trial(tree, task, slot.seed, side, episode))
 
-    def _over(self, journal: Journal, seconds: float) -> str | None:
+    def over(self, journal: Journal, seconds: float) -> str | None:
         """Which of the step's budgets is spent, in words."""
         limits, spent = self._settings, journal.spent()
         cost = (spent.tokens_in * limits.price_in + spent.tokens_out * limits.price_out) / 1e6

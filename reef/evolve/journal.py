@@ -92,19 +92,38 @@ class Journal:
 
     def keep(self, slot: Slot, results: Mapping[str, tuple[str, Result]]) -> Pair:
         """Keep both sides of a pair, content id and result each, in one transaction."""
-        now = time.time()
-        rows = []
-        for side, (content_id, result) in results.items():
-            detail = {
-                name: getattr(result, name)
-                for name in ("said", "calls", "seconds", "transcript", "sandboxed", "reused")
-            }
-            what = self.step_id, slot.number, side, content_id, slot.task, slot.seed
-            rows.append((*what, result.score, json.dumps(detail), now))
+        rows = [self._row(slot, side, *found) for side, found in results.items()]
         self.store.write(lambda db: db.executemany("INSERT OR REPLACE INTO episodes VALUES (?,?,?,?,?,?,?,?,?)", rows))
         kept = self.pair(slot)
         assert kept is not None
         return kept
+
+    def _row(self, slot: Slot, side: str, content_id: str, result: Result) -> tuple[Any, ...]:
+        names = ("said", "calls", "seconds", "transcript", "sandboxed", "reused")
+        detail = json.dumps({name: getattr(result, name) for name in names})
+        what = self.step_id, slot.number, side, content_id, slot.task, slot.seed
+        return *what, result.score, detail, time.time()
+
+    def keep_side(self, slot: Slot, side: str, content_id: str, result: Result) -> None:
+        """Keep one side of a slot, which needs no other."""
+        row = self._row(slot, side, content_id, result)
+        self.store.write(lambda db: db.execute("INSERT OR REPLACE INTO episodes VALUES (?,?,?,?,?,?,?,?,?)", row))
+
+    def same(self, content_id: str, task: str, seed: int) -> tuple[str, Result] | None:
+        """The episode of a tree on ``task`` with ``seed``, of whichever step: its name and its result; None for none."""
+        with self.store.reading() as db:
+            row = db.execute(
+                "SELECT step_id || '-' || number || '-' || side, score, result FROM episodes WHERE content_id = ? AND"
+                " task = ? AND seed = ? AND NOT json_extract(result, '$.reused') ORDER BY created_at LIMIT 1",
+                (content_id, task, seed),
+            ).fetchone()
+        return None if row is None else (str(row[0]), Result(score=float(row[1]), **json.loads(row[2])))
+
+    def calls(self, episode: str) -> list[str]:
+        """Receipts of an episode's model calls, in their order."""
+        with self.store.reading() as db:
+            rows = db.execute("SELECT id FROM records WHERE session = ? ORDER BY seq", (episode,)).fetchall()
+        return [str(row[0]) for row in rows]
 
     def reusable(self, content_id: str, task: str, number: int) -> float | None:
         """A result of an earlier step's tree on ``task``, for the screen only (docs/gate.md): the ``number``-th newest."""

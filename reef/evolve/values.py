@@ -94,7 +94,8 @@ class Rejected:
 class ProposeContext:
     """What ``propose(context)`` is given. ``ask(system, prompt)`` asks the deployment's model, within the step's budget.
 
-    ``allowed`` are the kinds that may be changed, ``knobs`` the recipe's settings; ``seed`` is the step's own.
+    ``allowed`` are the kinds that may be changed, ``knobs`` the recipe's settings; ``seed`` is the step's own. ``target`` is the
+    kind and name of the one entry that is to be rewritten (or begun), None where the proposer chooses.
     """
 
     scenario: str
@@ -106,6 +107,7 @@ class ProposeContext:
     ask: Callable[[str, str], str]
     seed: int = 0
     knobs: Mapping[str, Any] = field(default_factory=dict)
+    target: tuple[str, str] | None = None
 
 
 Propose = Callable[[ProposeContext], Any]

@@ -295,8 +295,8 @@ class PairedTest(_Judged):
 class FixedTest(_Judged):
     """The simple rules, for people who choose them knowingly: every task ``repeats`` times, then count.
 
-    ``wins``: more wins than losses. ``floor``: the candidate's mean score is at least ``floor``. Both publish useless candidates
-    often (docs/gate.md has how often).
+    ``wins``: more wins than losses. ``mean``: the candidate's mean score is above the incumbent's. ``floor``: it is at least
+    ``floor``. All publish useless candidates often (docs/gate.md has how often).
     """
 
     def slots(self, count: int) -> list[Slot]:
@@ -316,11 +316,18 @@ class FixedTest(_Judged):
         for one in self.pairs:
             tally.add(one.difference)
         mean = sum(one.candidate for one in self.pairs) / len(self.pairs)
-        wins = self.settings.rule == "wins"
-        said = str(tally) if wins else f"mean score {mean:.3g}, {self.settings.floor:g} needed ({tally})"
+        match self.settings.rule:
+            case "wins":
+                enough, said = tally.wins > tally.losses, str(tally)
+            case "mean":
+                other = sum(one.incumbent for one in self.pairs) / len(self.pairs)
+                enough, said = mean > other, f"mean score {mean:.3g}, {other:.3g} before ({tally})"
+            case _:
+                floor = self.settings.floor
+                enough, said = mean >= floor, f"mean score {mean:.3g}, {floor:g} needed ({tally})"
         if hurt := self._regressed():
             self._stop(Decision.REJECT, f"worse on the protected task {hurt} ({tally})", "protected")
-        elif (tally.wins > tally.losses) if wins else (mean >= self.settings.floor):
+        elif enough:
             self._stop(Decision.ACCEPT, said, "evidence")
         else:
             self._stop(Decision.REJECT, said, "evidence")
@@ -330,6 +337,7 @@ RULES: Mapping[str, type[PairedTest] | type[FixedTest]] = {
     "paired-e": PairedTest,
     "wins": FixedTest,
     "floor": FixedTest,
+    "mean": FixedTest,
 }
 
 

@@ -2,7 +2,7 @@
 
 from reef.config import knob
 from reef.recipes.base import Recipe, Surface, WeightTrainingRecipe
-from reef.recipes.evolve import EvolveRecipe
+from reef.recipes.evolve import EvolveRecipe, EvolvingRecipe
 from reef.recipes.grpo import GRPORecipe
 from reef.recipes.harness import HarnessRecipe
 from reef.recipes.record import RecordRecipe
@@ -11,6 +11,7 @@ from reef.recipes.weights import PGRecipe, RWRRecipe, SFTRecipe
 
 __all__ = [
     "EvolveRecipe",
+    "EvolvingRecipe",
     "GRPORecipe",
     "HarnessRecipe",
     "PGRecipe",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from reef.config import knob
 from reef.core.artifacts import Candidate, Verdict
@@ -22,15 +22,14 @@ from reef.harness.tree import KINDS
 from reef.recipes.harness import HarnessRecipe
 from reef.recipes.registry import register_kind
 from reef.records import RecordStore
-from reef.train.loop import Trainer
+from reef.train.loop import Prepare, Trainer
 
 _GATE = GateSettings()
 
 
-@register_kind("evolve")
 @dataclass(frozen=True, kw_only=True)
-class EvolveRecipe(HarnessRecipe):
-    """Improve the harness of an agent from reports of failed runs, by comparing proposals on tasks."""
+class EvolvingRecipe(HarnessRecipe):
+    """What every recipe has that evolves a harness by trying it on tasks; a method binds a backend, a preparer and a gate."""
 
     tasks: Path | None = knob(None, "folder of tasks that proposals are compared on", env="REEF_TASKS")
     adapter: str = knob("minimal", "agent of the episodes: minimal, pi, claude, codex, opencode", env="REEF_ADAPTER")
@@ -44,14 +43,6 @@ class EvolveRecipe(HarnessRecipe):
     )  # fmt: skip
     propose: str = knob("reef.evolve.propose:propose", "what makes a proposal: package.module:function")
     evaluate: str = knob("reef.evolve.evaluate:evaluate", "what scores a tree on a task: package.module:function")
-    gate: str = knob("paired-e", "rule: paired-e, wins or floor", choices=("paired-e", "wins", "floor"))
-    gate_alpha: float = knob(_GATE.alpha, "share of published releases that may be no improvement", gt=0)
-    gate_screen: int = knob(_GATE.screen, "pairs of the screen, which is no evidence", ge=0)
-    gate_pairs: int = knob(_GATE.pairs, "most pairs of the test", gt=0)
-    gate_graded: bool = knob(_GATE.graded, "scores may lie between 0 and 1")
-    gate_margin: float = knob(_GATE.margin, "above 0: a proposal must only be not worse by more", ge=0)
-    gate_repeats: int = knob(_GATE.repeats, "how often wins and floor run each task", gt=0)
-    gate_floor: float = knob(0.5, "what floor asks for", ge=0)
     sandbox: str = knob("auto", "auto, bwrap (or no start) or none", choices=("auto", "bwrap", "none"))
     executor: str = knob("local", "where episodes run", choices=("local", "ray"))
     executor_address: str | None = knob(None, "address of the Ray cluster; none starts one here")
@@ -68,39 +59,43 @@ class EvolveRecipe(HarnessRecipe):
     price_out: float = knob(0.0, "price of a million answer tokens", ge=0)
     prompt_chars: int = knob(60_000, "most characters of failed runs that a proposer is shown", gt=0)
     model: str | None = knob(None, "model of proposals and episodes; none: the deployment's")
-    name: str = "evolve"
     takes_requests: ClassVar[bool] = True
-    summary: ClassVar[str] = "failed runs become better rules and skills, if they win"
+    backend: ClassVar[type[LocalTrainingBackend]] = LocalTrainingBackend
+    prepare_step: ClassVar[Prepare] = staticmethod(prepare_evolve_step)
 
     def __post_init__(self) -> None:
         """Everything that can be wrong is wrong before the first report."""
         super().__post_init__()
         adapter(self.adapter)
         wants_bubblewrap(self.sandbox)
-        self._kinds()
+        self.allowed_kinds()
         for path in (self.propose, self.evaluate):
             if not callable(imported(path, "recipe", "recipe")):
                 raise BadConfig(f"{path} is no function", hint="package.module:function")
         read_tasks(self._tasks_folder())
-        GateSettings(**self._gate())
+        self.gate_settings()
+
+    def gate_settings(self) -> GateSettings:
+        """The rule that decides about a proposal."""
+        return _GATE
 
     def build(self, scenario: str, records: RecordStore) -> Trainer:
-        """A trainer whose steps are made by LocalTrainingBackend."""
+        """A trainer whose steps are made by the recipe's backend."""
         if records.store.path is None:
-            raise BadConfig("evolve needs a home on disk: episodes and trees lie there")
+            raise BadConfig(f"{self.name} needs a home on disk: episodes and trees lie there")
         home = records.store.path.parent
         executor: Executor = RayExecutor(self.executor_address) if self.executor == "ray" else LocalExecutor()
         machine = DaemonMachine(
             home, scenario, self.adapter, executor, sandbox=self.sandbox, calls=self.episode_calls, model=self.model
         )
-        backend = LocalTrainingBackend(
+        backend = self.backend(
             home,
             records.store,
             self.seed_tree(),
             settings=EvolveSettings(
-                kinds=self._kinds(),
+                kinds=self.allowed_kinds(),
                 mode=self.mode,
-                gate=GateSettings(**self._gate()),
+                gate=self.gate_settings(),
                 parallel=self.parallel,
                 **{name: getattr(self, name) for name in _LIMITS},
             ),
@@ -116,7 +111,7 @@ class EvolveRecipe(HarnessRecipe):
             runtime=backend,
             processor=EvolveProcessor,
             config={name: getattr(self, name) for name in ("batch_size", "fail_below", "learn_from")},
-            prepare=prepare_evolve_step,
+            prepare=self.prepare_step,
             gate=_compared,
             recipe=self.name,
         )
@@ -129,7 +124,8 @@ class EvolveRecipe(HarnessRecipe):
             )  # fmt: skip
         return self.tasks
 
-    def _kinds(self) -> frozenset[str]:
+    def allowed_kinds(self) -> frozenset[str]:
+        """Kinds of entries that a proposal may change."""
         kinds = frozenset(self.kinds.replace(",", " ").split())
         if odd := sorted(kinds - set(KINDS)) or ([] if kinds else ["(none)"]):
             raise BadConfig(
@@ -137,9 +133,27 @@ class EvolveRecipe(HarnessRecipe):
             )
         return kinds
 
-    def _gate(self) -> dict[str, Any]:
+
+@register_kind("evolve")
+@dataclass(frozen=True, kw_only=True)
+class EvolveRecipe(EvolvingRecipe):
+    """Improve the harness of an agent from reports of failed runs, by comparing proposals on tasks."""
+
+    gate: str = knob("paired-e", "rule: paired-e, wins or floor", choices=("paired-e", "wins", "floor"))
+    gate_alpha: float = knob(_GATE.alpha, "share of published releases that may be no improvement", gt=0)
+    gate_screen: int = knob(_GATE.screen, "pairs of the screen, which is no evidence", ge=0)
+    gate_pairs: int = knob(_GATE.pairs, "most pairs of the test", gt=0)
+    gate_graded: bool = knob(_GATE.graded, "scores may lie between 0 and 1")
+    gate_margin: float = knob(_GATE.margin, "above 0: a proposal must only be not worse by more", ge=0)
+    gate_repeats: int = knob(_GATE.repeats, "how often wins and floor run each task", gt=0)
+    gate_floor: float = knob(0.5, "what floor asks for", ge=0)
+    name: str = "evolve"
+    summary: ClassVar[str] = "failed runs become better rules and skills, if they win"
+
+    def gate_settings(self) -> GateSettings:
+        """The gate that the knobs say."""
         given = {name.removeprefix("gate_"): getattr(self, name) for name in self.knobs() if name.startswith("gate_")}
-        return {"rule": self.gate, **given}
+        return GateSettings(rule=self.gate, **given)
 
 
 _LIMITS = (

@@ -156,7 +156,12 @@ def test_a_protected_task_may_not_get_worse_whatever_is_gained_elsewhere() -> No
         return (0.0, 1.0) if slot.task == "auth" and slot.stage != "screen" else (1.0, 0.0)
 
     many = [*TASKS, *(Task(f"easy-{at}") for at in range(20))]
-    for settings in (GateSettings(), GateSettings(rule="wins"), GateSettings(rule="floor", floor=0.5)):
+    for settings in (
+        GateSettings(),
+        GateSettings(rule="wins"),
+        GateSettings(rule="mean"),
+        GateSettings(rule="floor", floor=0.5),
+    ):
         verdict = run(start(settings, many, 9), play)
         assert verdict.decision is Decision.REJECT and "auth" in verdict.reason, settings
     hurt = run(start(GateSettings(), many, 9), lambda slot: (0.0, 1.0) if slot.task == "auth" else (1.0, 0.0))
@@ -178,6 +183,15 @@ def test_the_floor_rule() -> None:
         is Decision.ACCEPT
     )
     assert run(start(settings, TASKS, 1), lambda slot: (0.5, 0.1)).decision is Decision.REJECT
+
+
+def test_the_mean_rule() -> None:
+    settings = GateSettings(rule="mean", graded=True)
+    won = run(start(settings, TASKS, 1), lambda slot: (0.6, 0.5 if slot.task != "auth" else 0.6))
+    assert won.decision is Decision.ACCEPT and replay(won.evidence) == won
+    assert "0.6, 0.5" in won.reason
+    for equal in ((0.5, 0.5), (0.4, 0.5)):
+        assert run(start(settings, TASKS, 1), lambda slot, sides=equal: sides).decision is Decision.REJECT
 
 
 def test_a_test_that_nothing_can_pass_is_refused_before_anything_is_spent() -> None:
