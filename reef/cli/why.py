@@ -49,8 +49,8 @@ def _release(client: ReefClient, scenario: str, release_id: str) -> dict[str, An
     if verdict:
         lines.append(f"  judged by {verdict.get('rule')}: {verdict.get('decision')}, {verdict.get('reason')}")
     evidence = verdict.get("evidence") or {}
-    proposals = client.get(f"/reef/scenarios/{scenario}/proposals")["proposals"]
-    proposal = next((one for one in proposals if one["step_id"] == release["step_id"]), None)
+    found = client.get(f"/reef/scenarios/{scenario}/proposals", step_id=release["step_id"] or "")["proposals"]
+    proposal = next(iter(found), None)
     if proposal is not None:
         lines.append(
             f"  proposed from {proposal['origin']}: {cut(proposal['proposal']['why'] or '(no reason given)', 200)}"

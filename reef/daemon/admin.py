@@ -23,6 +23,7 @@ from reef.daemon.services import Services
 from reef.daemon.views import record_view, release_view, scenario_view, status_view, step_view
 from reef.daemon.wire import dump_json, json_response, read_body, read_json
 from reef.errors import BadRequest, NotFound
+from reef.evolve.journal import proposals
 from reef.harness.tree import Tree, diff
 from reef.scenario import Scenarios
 from reef.train.harness_runtime import read_tree
@@ -271,6 +272,20 @@ async def list_steps(request: Request) -> Response:
     return json_response({"steps": [step_view(step) for step in steps]})
 
 
+async def list_proposals(request: Request) -> Response:
+    """Proposals of a scenario, newest first, with what became of them; ``before`` takes a seq."""
+    services, name, limit = _services(request), request.path_params["scenario"], _limit(request)
+    before = _whole(request, "before", 0, 0, _SEQ_LIMIT)
+    texts, step_id = _choice(request, "texts", ("true", "false")) != "false", request.query_params.get("step_id")
+
+    def read() -> list[dict[str, Any]]:
+        services.chain.scenario(name)  # raises NotFound for one that is none
+        store = services.records.store
+        return proposals(store, name, limit=limit, before=before or None, step_id=step_id, texts=texts)
+
+    return json_response({"proposals": await _off_loop(read)})
+
+
 async def rollback(request: Request) -> Response:
     """Serve an earlier release again: ``{"to": "r3"}``, default the head's parent."""
     to = check_name((await _body(request)).get("to"), "to")
@@ -365,6 +380,7 @@ routes = [
     Route(f"{_SCENARIO}/releases/{{release_id}}", one_release),
     Route(f"{_SCENARIO}/releases/{{release_id}}/diff", release_diff),
     Route(f"{_SCENARIO}/steps", list_steps),
+    Route(f"{_SCENARIO}/proposals", list_proposals),
     *(
         Route(f"{_SCENARIO}/{name}", act, methods=["POST"])
         for name, act in (

@@ -1,7 +1,4 @@
-"""POST /reef/train and POST /reef/harness/proposals: what people and agents ask for; each is the next step by itself.
-
-GET /reef/scenarios/{s}/proposals shows what became of every proposal, asked for or made from reports.
-"""
+"""POST /reef/train and POST /reef/harness/proposals: what people and agents ask for; each is the next step by itself."""
 
 from __future__ import annotations
 
@@ -17,19 +14,19 @@ from starlette.routing import Route
 
 from reef.core.records_types import AgentRecord, RecordState, RequestType
 from reef.core.reports import check_name
-from reef.daemon.openapi import PAGE_LIMIT, REQUEST_CHARS
+from reef.daemon.openapi import REQUEST_CHARS
 from reef.daemon.redact import masked_json, masked_text
 from reef.daemon.reports import new_name
 from reef.daemon.services import Services
 from reef.daemon.wire import json_response, read_body, read_json
 from reef.errors import BadRequest, Conflict
-from reef.evolve.journal import proposals
-from reef.evolve.values import proposal_of
+from reef.evolve.screens import without_credentials
+from reef.evolve.values import Refusal, proposal_of
 
 
 async def train(request: Request) -> Response:
     """A request in words for a change of the harness."""
-    services, body = await _body(request, "request")
+    services, body, _ = await _body(request, "request")
     words = body.get("request")
     if not isinstance(words, str) or not words.strip() or len(words) > REQUEST_CHARS:
         raise BadRequest(f"request must be text of 1 to {REQUEST_CHARS} characters", field="request")
@@ -38,26 +35,22 @@ async def train(request: Request) -> Response:
 
 async def propose(request: Request) -> Response:
     """A finished change, by an agent or a person: screened, compared and judged like any other."""
-    services, body = await _body(request, "edits", "why")
+    services, body, hid = await _body(request, "edits", "why")
     found = proposal_of({name: body[name] for name in ("why", "edits") if name in body})  # a Refusal is a 409
+    clean, reason = without_credentials(found, str)
+    if hid or reason is not None:  # nothing of it is kept
+        raise Refusal(reason or "the change holds a key of this deployment", hint="leave the key out")
     by = masked_text(request.headers.get("x-reef-actor", "agent"), services.secrets)[:40]
-    return await _store(services, request, body, {"proposal": found.as_dict(), "by": by})
+    return await _store(services, request, body, {"proposal": clean, "by": by})
 
 
-async def list_proposals(request: Request) -> Response:
-    """Proposals of a scenario, newest first, with what became of them."""
-    services: Services = request.app.state.services
-    name = request.path_params["scenario"]
-    await asyncio.to_thread(services.chain.scenario, name)  # raises NotFound for one that is none
-    return json_response({"proposals": await asyncio.to_thread(proposals, services.records.store, name, PAGE_LIMIT)})
-
-
-async def _body(request: Request, *fields: str) -> tuple[Services, Mapping[str, Any]]:
+async def _body(request: Request, *fields: str) -> tuple[Services, Mapping[str, Any], bool]:
+    """Who serves, what was sent, and whether keys of the deployment were hidden in it."""
     services: Services = request.app.state.services
     if not services.recipe.takes_requests:
         hint = "start with: reef up --recipe evolve"
         raise Conflict(f"recipe {services.recipe.name} evolves no harness", hint=hint, code="no_harness")
-    raw = await read_body(request, services.max_body_bytes)
+    sent = raw = await read_body(request, services.max_body_bytes)
     if any(needle in raw for needle in services.needles):
         raw = masked_json(raw, services.secrets)
     body = read_json(raw)
@@ -65,7 +58,7 @@ async def _body(request: Request, *fields: str) -> tuple[Services, Mapping[str, 
         raise BadRequest("the body must be a JSON object")
     if odd := sorted(set(body) - {*fields, "scenario", "agent_record_id"}):
         raise BadRequest(f"unknown field {odd[0]!r}", field=str(odd[0]))
-    return services, body
+    return services, body, raw != sent
 
 
 async def _store(services: Services, request: Request, body: Mapping[str, Any], payload: Mapping[str, Any]) -> Response:
@@ -92,5 +85,4 @@ async def _store(services: Services, request: Request, body: Mapping[str, Any], 
 routes = [
     Route("/reef/train", train, methods=["POST"]),
     Route("/reef/harness/proposals", propose, methods=["POST"]),
-    Route("/reef/scenarios/{scenario}/proposals", list_proposals),
 ]

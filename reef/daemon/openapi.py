@@ -211,6 +211,7 @@ _SCHEMAS: Data = {
     ),
     "Edit": _shape({"action": _words(("put", "delete")), "text": _TEXT}, kind=_words(KINDS), name=_TEXT),
     "Proposal": _shape(
+        seq=_COUNT,
         step_id=_TEXT,
         origin=_TEXT,
         state=_words(("open", "refused", "rejected", "inconclusive", "held", "published")),
@@ -524,10 +525,14 @@ _PATHS: dict[str, Data] = {
         "Past steps, newest first.", _shape(steps=_list(_ref("Step"))), _SCENARIO, _LIMIT, errors=(400, 404)
     ),
     f"{_OF_SCENARIO}/proposals": _get(
-        "Proposals for the harness, newest first, and what became of them.",
+        "A page of proposals for the harness, newest first, and what became of them; it ends early when it gets large.",
         _shape(proposals=_list(_ref("Proposal"))),
         _SCENARIO,
-        errors=(404,),
+        _LIMIT,
+        _query("before", _ID, "proposals with a smaller seq"),
+        _query("step_id", _TEXT, "only the proposal of this step"),
+        _query("texts", _words(("true", "false")), "false: edits without their texts"),
+        errors=(400, 404),
     ),
     f"{_OF_SCENARIO}/rollback": _act(
         "Serve an earlier release again.",

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from reef.config import Config
 from reef.core.histogram import Histogram
 from reef.core.records_types import Delivery, Finish
-from reef.daemon.redact import SHORTEST_KEY, as_keys, keys_of_address, needles
+from reef.daemon.redact import SHORTEST_KEY, as_keys, keys_of_address, masked_text, needles
 from reef.errors import ReefError, StoreFull, Unavailable
 from reef.events import Bus
 from reef.inference.base import InferenceBackend
@@ -83,7 +84,7 @@ class Services:
         self.secrets = as_keys((self.token, service.upstream_api_key or "", *address))
         self.unsent = self.token if len(self.token) >= SHORTEST_KEY else "\n"
         self.needles = needles(self.secrets)
-        self.scenarios.secrets = self.secrets
+        self.scenarios.secrets, self.scenarios.mask = self.secrets, partial(masked_text, keys=self.secrets)
 
     @property
     def home(self) -> Path:

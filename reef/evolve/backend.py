@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from reef.evolve import evaluate as default
 from reef.evolve.episode import Result, Spec
 from reef.evolve.evaluate import Evaluate, Trial, result_of
 from reef.evolve.journal import Journal
-from reef.evolve.screens import admit, shared_names
+from reef.evolve.screens import admit, hidden, shared_names, without_credentials
 from reef.evolve.tasks import TaskFolder
 from reef.evolve.values import CODE_KINDS, Outage, Proposal, Propose, ProposeContext, Refusal, Transcript, proposal_of
 from reef.gate import GateSettings, Pair, Slot, Task, level_of, share_of_budget, start
@@ -83,9 +83,6 @@ class Machine(Protocol):
     def transcripts(self, runs: Sequence[Mapping[str, Any]], limit: int) -> list[Transcript]:
         """Failed runs as a proposer sees them, ``limit`` characters in all."""
 
-    def secrets(self) -> Sequence[str]:
-        """What no entry may hold."""
-
 
 class Invalid(ReefError):
     """A step that cannot be judged: the agent, a check or the evaluation is broken. Nothing is published or rejected."""
@@ -122,6 +119,8 @@ class LocalTrainingBackend(HarnessRuntime):
         self._budget: tuple[tuple[int, str], dict[str, Any]] = (-1, ""), {}
         self.doing: dict[str, Any] = {}
         """What the step in hand is at, for status."""
+        self.mask: Callable[[str], str] = str
+        """Hides the deployment's keys in a text; given by whoever knows them, when the scenario is opened."""
 
     def error_budget(self, scenario: str, step: int) -> dict[str, Any] | None:
         """What tests have spent of ``scenario``'s error budget (docs/gate.md), None for a rule that has none.
@@ -150,8 +149,9 @@ class LocalTrainingBackend(HarnessRuntime):
             self._check_agent()
             return self.make(request, journal)
         except Refusal as error:
-            journal.judged("refused", error.message)
-            return Refused(error.message)
+            reason = hidden(error.message, self.mask)  # it may quote what was proposed
+            journal.judged("refused", reason)
+            return Refused(reason)
         except Invalid as error:
             return Blocked(f"invalid: {error.message}", _AWAY_S)
         except (Outage, Unavailable) as error:
@@ -180,8 +180,7 @@ class LocalTrainingBackend(HarnessRuntime):
 
     def admitted(self, tree: Tree, proposal: Proposal) -> Tree:
         """The tree that ``proposal`` makes of ``tree``; raises Refusal with the first reason against it."""
-        secrets = self._machine.secrets()
-        return admit(tree, proposal, allowed=self._settings.kinds, tasks=self._texts, secrets=secrets)
+        return admit(tree, proposal, allowed=self._settings.kinds, tasks=self._texts)
 
     def settle(self, step_id: str, content_id: str | None) -> None:
         """What agents of older steps printed goes; scores stay in the journal."""
@@ -207,9 +206,8 @@ class LocalTrainingBackend(HarnessRuntime):
     def _new_proposal(self, request: StepRequest, incumbent: Tree, journal: Journal) -> Proposal:
         asked: Mapping[str, Any] = request.payload.get("asked") or {}
         if "proposal" in asked:
-            proposal = proposal_of(asked["proposal"])
-            journal.keep_proposal(proposal, request.parent.content_id, str(asked.get("by", "person")), {})
-            return proposal
+            by = str(asked.get("by", "person"))
+            return self._kept(journal, proposal_of(asked["proposal"]), request.parent.content_id, by, {})
         return self.proposed(
             request, journal, incumbent, self._machine.transcripts(request.payload["runs"], self._settings.prompt_chars)
         )
@@ -254,8 +252,17 @@ class LocalTrainingBackend(HarnessRuntime):
             made = tree.edit(proposal.edits)
             names = shared_names(tree, made, self._texts, "\n".join(run.text for run in reports))
         origin = "request" if asked else "reports"
-        journal.keep_proposal(proposal, tree.content_id, origin, {**seen, "shared_with_tasks": names})
-        return proposal
+        return self._kept(journal, proposal, tree.content_id, origin, {**seen, "shared_with_tasks": names})
+
+    def _kept(
+        self, journal: Journal, proposal: Proposal, parent: str, origin: str, seen: Mapping[str, Any]
+    ) -> Proposal:
+        """The proposal as it is kept; a credential in it never reaches the disk, and raises Refusal when an edit has it."""
+        clean, reason = without_credentials(proposal, self.mask)
+        journal.keep_proposal(clean, parent, origin, seen, reason)
+        if reason is not None:
+            raise Refusal(reason)
+        return replace(proposal, why=clean["why"])
 
     def _verdict(
         self, request: StepRequest, journal: Journal, proposal: Proposal, incumbent: Tree, made: Tree

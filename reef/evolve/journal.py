@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reef.evolve.episode import Result
-from reef.evolve.values import Proposal, Rejected, proposal_of
+from reef.evolve.values import Proposal, Refusal, Rejected, proposal_of
 from reef.gate import Pair, Slot
 from reef.store import Store
 
@@ -40,18 +40,25 @@ class Journal:
     step_id: str
 
     def proposal(self) -> Proposal | None:
-        """The step's proposal, None when none was made yet."""
+        """The step's proposal, None when none was made yet; raises Refusal when it was refused."""
         with self.store.reading() as db:
-            row = db.execute("SELECT proposal FROM proposals WHERE step_id = ?", (self.step_id,)).fetchone()
+            row = db.execute(
+                "SELECT proposal, state, reason FROM proposals WHERE step_id = ?", (self.step_id,)
+            ).fetchone()
+        if row is not None and row[1] == "refused":
+            raise Refusal(row[2])
         return None if row is None else proposal_of(json.loads(row[0]))
 
-    def keep_proposal(self, proposal: Proposal, parent: str, origin: str, seen: Mapping[str, Any]) -> None:
-        """Keep what was proposed for ``parent`` (a content id), by whom, and what it was made from."""
-        texts = json.dumps(proposal.as_dict()), json.dumps(dict(seen))
+    def keep_proposal(
+        self, proposal: Mapping[str, Any], parent: str, origin: str, seen: Mapping[str, Any], refused: str | None
+    ) -> None:
+        """Keep what was proposed (as JSON, without credentials) for ``parent`` (a content id), by whom, what it was made
+        from, and when it goes no further, why."""
+        texts = json.dumps(proposal), json.dumps(dict(seen)), "open" if refused is None else "refused", refused
         self.store.write(
             lambda db: db.execute(
-                "INSERT OR IGNORE INTO proposals(step_id, scenario_id, parent, origin, proposal, seen, created_at)"
-                " SELECT ?, id, ?, ?, ?, ?, ? FROM scenarios WHERE name = ?",
+                "INSERT OR IGNORE INTO proposals(step_id, scenario_id, parent, origin, proposal, seen, state, reason,"
+                " created_at) SELECT ?, id, ?, ?, ?, ?, ?, ?, ? FROM scenarios WHERE name = ?",
                 (self.step_id, parent, origin, *texts, time.time(), self.scenario),
             )
         )
@@ -193,18 +200,43 @@ class Journal:
         self.store.write(lambda db: db.execute("UPDATE proposals SET tested = 1 WHERE step_id = ?", (self.step_id,)))
 
 
-def proposals(store: Store, scenario: str, limit: int) -> list[dict[str, Any]]:
-    """All proposals of a scenario, newest first, with the release each became."""
+def proposals(
+    store: Store,
+    scenario: str,
+    *,
+    limit: int,
+    before: int | None = None,
+    step_id: str | None = None,
+    texts: bool = True,
+) -> list[dict[str, Any]]:
+    """A page of a scenario's proposals, newest first, with the release each became: those with a smaller ``seq`` than
+    ``before``, or the one of a step. Without ``texts`` the edits say what they touch and no more. A page ends early when
+    it gets large."""
+    found: list[dict[str, Any]] = []
+    size = 0
     with store.reading() as db:
         rows = db.execute(
-            "SELECT p.step_id, p.origin, p.state, p.reason, p.created_at, p.proposal, p.seen, t.release_id FROM proposals p"
+            f"SELECT {', '.join(_PROPOSAL)}, t.release_id FROM proposals p"
             " JOIN scenarios s ON s.id = p.scenario_id LEFT JOIN steps t ON t.step_id = p.step_id WHERE s.name = ?"
-            " ORDER BY p.seq DESC LIMIT ?",
-            (scenario, limit),
-        ).fetchall()
-    names = ("step_id", "origin", "state", "reason", "created_at", "proposal", "seen", "release_id")
-    found = [dict(zip(names, row, strict=True)) for row in rows]
-    return [{**one, "proposal": json.loads(one["proposal"]), "seen": json.loads(one["seen"])} for one in found]
+            " AND p.seq < ? AND (? IS NULL OR p.step_id = ?) ORDER BY p.seq DESC LIMIT ?",
+            (scenario, before or 1 << 62, step_id, step_id, limit),
+        )
+        for row in rows:
+            one = dict(zip(_NAMES, row, strict=True))
+            size += len(one["proposal"])
+            proposal = json.loads(one["proposal"])
+            for edit in proposal["edits"] if not texts else ():
+                edit.pop("text", None)
+            found.append({**one, "proposal": proposal, "seen": json.loads(one["seen"])})
+            if texts and size > _PAGE_CHARS:
+                break
+    return found
+
+
+_PAGE_CHARS = 8 * 2**20
+"""A page of proposals ends after the one that reaches this."""
+_PROPOSAL = ("p.seq", "p.step_id", "p.origin", "p.state", "p.reason", "p.created_at", "p.proposal", "p.seen")
+_NAMES = (*(name.removeprefix("p.") for name in _PROPOSAL), "release_id")
 
 
 def _summary(proposal: Mapping[str, Any]) -> str:

@@ -94,10 +94,6 @@ class DaemonMachine:
                 found.append(Transcript(run["report_id"], run["score"], cut_middle(said, _SAID_CHARS), text))
         return found
 
-    def secrets(self) -> Sequence[str]:
-        """The daemon's token; the provider's key is never in reach of a proposal."""
-        return [self._token()]
-
     def _conversation(self, client: ReefClient, references: Sequence[str], limit: int) -> str:
         for reference in reversed(references):
             try:

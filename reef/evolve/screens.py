@@ -6,7 +6,8 @@ These keep accidents and clumsy attacks out. What gets past them is still compar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from reef.errors import BadRequest, NotFound
 from reef.evolve.values import Proposal, Refusal
@@ -14,6 +15,8 @@ from reef.harness.tree import Entry, Put, Tree
 
 MAX_EDITS = 8
 MAX_TEXT_BYTES = 64 * 1024
+HIDDEN = "[redacted]"
+"""What stands for a credential in everything that is kept."""
 COPIED_WORDS = 8
 """So many words in a row that stand in a task are no coincidence."""
 
@@ -44,13 +47,31 @@ _OVERRIDES = tuple(
 )
 _WORD = re.compile(r"\w+(?:[-.]\w+)*")
 
+Mask = Callable[[str], str]
+"""Replaces the deployment's own keys in a text."""
 
-def admit(
-    tree: Tree, proposal: Proposal, *, allowed: frozenset[str], tasks: Sequence[str], secrets: Iterable[str]
-) -> Tree:
+
+def hidden(text: str, mask: Mask) -> str:
+    """``text`` without credentials: the deployment's own, and what looks like somebody's."""
+    text = mask(text)
+    for pattern in _SECRETS:
+        text = pattern.sub(HIDDEN, text)
+    return text
+
+
+def without_credentials(proposal: Proposal, mask: Mask) -> tuple[dict[str, Any], str | None]:
+    """A proposal as JSON that may be kept, and the reason to refuse it when an edit of it held a credential."""
+    found = proposal.as_dict()
+    clean = [{name: hidden(value, mask) for name, value in one.items()} for one in found["edits"]]
+    where = next((_where(after) for before, after in zip(found["edits"], clean, strict=True) if before != after), None)
+    reason = f"{where} holds what looks like a credential" if where is not None else None
+    return {"why": hidden(found["why"], mask), "edits": clean}, reason
+
+
+def admit(tree: Tree, proposal: Proposal, *, allowed: frozenset[str], tasks: Sequence[str]) -> Tree:
     """The tree that ``proposal`` makes of ``tree``; raises Refusal with the first reason against it.
 
-    ``tasks`` are all texts of the tasks that agents are compared on; ``secrets`` are the deployment's own.
+    ``tasks`` are all texts of the tasks that agents are compared on. Credentials were looked for before it was kept.
     """
     edits = proposal.edits
     if not edits:
@@ -64,7 +85,7 @@ def admit(
         raise Refusal(f"the proposal has {size} bytes of text, at most {MAX_TEXT_BYTES}")
     old = "\n".join(one.text for one in tree)
     for entry in new:
-        _screen(entry, old, tasks, secrets)
+        _screen(entry, old, tasks)
     try:
         made = tree.edit(edits)
     except (BadRequest, NotFound) as error:
@@ -74,10 +95,12 @@ def admit(
     return made
 
 
-def _screen(entry: Entry, old: str, tasks: Sequence[str], secrets: Iterable[str]) -> None:
+def _where(edit: Mapping[str, Any]) -> str:
+    return f"{edit['kind']}/{edit['name']}"
+
+
+def _screen(entry: Entry, old: str, tasks: Sequence[str]) -> None:
     where, text = f"{entry.kind}/{entry.name}", entry.text
-    if any(secret and secret in text for secret in secrets) or any(pattern.search(text) for pattern in _SECRETS):
-        raise Refusal(f"{where} holds what looks like a credential")
     for pattern in _OVERRIDES:
         if (found := pattern.search(text)) is not None and found[0] not in old:
             raise Refusal(f"{where} tries to override instructions: {found[0][:80]!r}")

@@ -9,8 +9,10 @@ import pytest
 
 from reef.client import ReefClient
 from reef.errors import ReefError
+from tests.cli.test_cli import reef
+from tests.daemon.test_secrets import files_with
 from tests.evolve.test_steps import SKILL, a_step, evolving, fail, helpful, importable
-from tests.evolve.world import edits, is_proposer
+from tests.evolve.world import LEAKS, LOOKS_LIKE_A_KEY, SAID_ONLY, UPSTREAM_KEY, edits, is_proposer
 from tests.support import daemon, eventually, provider
 
 __all__ = ["importable"]  # the fixture
@@ -44,11 +46,64 @@ def test_an_agents_own_proposal_is_judged_like_any_other(tmp_path: Path) -> None
         bad = {"edits": [{"kind": "skill", "name": "../x", "text": "x"}]}
         with pytest.raises(ReefError, match="is no name"):
             client.post("/reef/harness/proposals", bad)
-        client.post(
-            "/reef/harness/proposals",
-            {"edits": [{"kind": "rules", "name": "k", "text": "Bearer abcdefghijklmnopqrstuvwx"}]},
-        )
-        assert "credential" in a_step(client, 2)["reason"]
+        with pytest.raises(ReefError, match="credential"):
+            client.post(
+                "/reef/harness/proposals", {"edits": [{"kind": "rules", "name": "k", "text": LOOKS_LIKE_A_KEY}]}
+            )
+        assert len(client.records("s", type="training")) == 1
+
+
+@pytest.mark.parametrize("leak", range(len(LEAKS)))
+def test_a_credential_in_a_proposal_never_reaches_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leak: int
+) -> None:
+    """Neither the deployment's key nor what looks like anybody's: not from a proposer, not from who hands a change in."""
+    given = {"reef_propose": "tests.evolve.world:leaks", "reef_upstream_api_key": UPSTREAM_KEY}
+    monkeypatch.setenv("REEF_TEST_LEAK", str(leak))
+    with evolving(tmp_path, helpful, **given) as (one, client, _):
+        fail(client)
+        reason = a_step(client)["reason"]
+        shown = client.get("/reef/scenarios/s/proposals")["proposals"]
+        if leak == SAID_ONLY:
+            assert reason is None or "credential" not in reason
+            assert shown[0]["proposal"]["why"] == "because [redacted] and [redacted] say so"
+        else:
+            assert "credential" in reason or "is no name" in reason or "no JSON" in reason, reason
+            assert "[redacted]" in reason + str(shown)
+        found = LEAKS[leak]
+        if isinstance(found, dict):
+            status = client.http.post(
+                "/reef/harness/proposals", json=found, headers={"x-reef-scenario": "s"}
+            ).status_code
+            assert status == 409
+        one.stop()
+        for canary in (LOOKS_LIKE_A_KEY, UPSTREAM_KEY):
+            assert files_with(one.home, canary) == []
+
+
+def test_proposals_come_in_pages_and_without_their_texts(tmp_path: Path) -> None:
+    made = iter(range(9))
+
+    def mind(body: Any) -> dict[str, Any]:
+        return edits(("rules", f"note-{next(made)}", "Be nice.")) if is_proposer(body) else {"content": "done"}
+
+    with evolving(tmp_path, mind) as (one, client, _):
+        for count in (1, 2, 3):
+            fail(client)
+            a_step(client, count)
+        path = "/reef/scenarios/s/proposals"
+        first = client.get(path, limit=2)["proposals"]
+        rest = client.get(path, limit=2, before=first[-1]["seq"])["proposals"]
+        assert [row["proposal"]["edits"][0]["name"] for row in first + rest] == ["note-2", "note-1", "note-0"]
+        assert first[0]["proposal"]["edits"][0]["text"] == "Be nice."
+        (row,) = client.get(path, step_id=rest[0]["step_id"], texts="false")["proposals"]
+        assert row["proposal"]["edits"] == [{"action": "put", "kind": "rules", "name": "note-0"}]
+        assert {**row, "proposal": None} == {**rest[0], "proposal": None}
+        for odd in ({"limit": 0}, {"limit": 501}, {"before": "x"}, {"texts": "no"}):
+            with pytest.raises(ReefError) as caught:
+                client.get(path, **odd)
+            assert caught.value.status == 400
+        assert "note-0" in reef(one.home, "why", rest[0]["release_id"], "-s", "s").out
 
 
 def test_an_ask_that_is_refused_leaves_no_scenario(tmp_path: Path) -> None:

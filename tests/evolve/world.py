@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reef.evolve.evaluate import Trial
+from reef.evolve.propose import read_answer
 from reef.evolve.values import Outage, ProposeContext
 
 
@@ -79,6 +80,31 @@ def switched(trial: Trial) -> float:
             said.unlink()
             raise ValueError("the machine had no memory for it")
     return by_words(trial)
+
+
+LOOKS_LIKE_A_KEY, UPSTREAM_KEY = "sk-canary-proposal-0123456789", "canary-upstream-61"
+
+
+def _put(name: str, text: str, why: str = "") -> dict[str, Any]:
+    return {"why": why, "edits": [{"action": "put", "kind": "rules", "name": name, "text": text}]}
+
+
+LEAKS: tuple[Any, ...] = (
+    _put("x", "carefully", f"because {LOOKS_LIKE_A_KEY} and {UPSTREAM_KEY} say so"),
+    _put("x", f"carefully use {LOOKS_LIKE_A_KEY}"),
+    _put("x", f"carefully use {UPSTREAM_KEY}"),
+    _put(LOOKS_LIKE_A_KEY, "carefully"),
+    {"edits": [{"action": "delete", "kind": "rules", "name": UPSTREAM_KEY}]},
+    f"carefully: {LOOKS_LIKE_A_KEY}, {UPSTREAM_KEY}",
+)
+SAID_ONLY = 0
+"""The one whose edits hold no key."""
+
+
+def leaks(context: ProposeContext) -> Any:
+    """A proposer that has come by keys."""
+    found = LEAKS[int(os.environ["REEF_TEST_LEAK"])]
+    return read_answer(found) if isinstance(found, str) else found
 
 
 def nothing(context: ProposeContext) -> Any:
