@@ -128,7 +128,7 @@ async def _run(spec: Spec, root: Path) -> Result:
     if trouble is not None:
         words, broken = trouble
         return _with(result, trouble=words, broken=broken)
-    return await asyncio.to_thread(_score, spec, root, result, boxed)
+    return await asyncio.to_thread(_score, spec, root, result, ended.stdout)
 
 
 def _act(spec: Spec, agent: Adapter, root: Path, url: str, boxed: bool) -> Ended:
@@ -201,20 +201,20 @@ def _trouble(ended: Ended, traffic: Traffic) -> tuple[str, bool] | None:
     return None
 
 
-def _score(spec: Spec, root: Path, result: Result, boxed: bool) -> Result:
-    """Run the check on what the agent left, when nothing of the agent runs any more."""
+def _score(spec: Spec, root: Path, result: Result, printed: str) -> Result:
+    """Run the check on what the agent left and ``printed``, when nothing of the agent runs any more."""
     folder = Path(spec.task["folder"])
     shell = "sh" if spec.task["check"].endswith(".sh") else sys.executable
     environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp", "REEF_SEED": str(spec.seed)}
-    if boxed:
+    if result.sandboxed:
         command = sandbox.wrapped(
             [shell, f"/episode/check/{spec.task['check']}"], environ=environ, cwd=WORK,
             binds=[sandbox.passwd(root), (root / "work", WORK, True), (folder, "/episode/check", False)],
         )  # fmt: skip
-        ended = sandbox.run(command, timeout_s=_CHECK_TIMEOUT_S, environ=None, cwd=None)
+        ended = sandbox.run(command, timeout_s=_CHECK_TIMEOUT_S, environ=None, cwd=None, given=printed)
     else:
         command = [shell, str(folder / spec.task["check"])]
-        ended = sandbox.run(command, timeout_s=_CHECK_TIMEOUT_S, environ=environ, cwd=root / "work")
+        ended = sandbox.run(command, timeout_s=_CHECK_TIMEOUT_S, environ=environ, cwd=root / "work", given=printed)
     said = "\n".join(part for part in (ended.stdout.strip(), ended.stderr.strip()) if part)[-2000:]
     if ended.timed_out:
         return _with(result, trouble=f"the check took more than {_CHECK_TIMEOUT_S:.0f} s", broken=True, said=said)

@@ -96,18 +96,22 @@ def _python() -> list[Path]:
     return sorted(path for path in found if not any(path != other and path.is_relative_to(other) for other in found))
 
 
-def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None, cwd: Path | None) -> Ended:
+def run(
+    command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None, cwd: Path | None, given: str = ""
+) -> Ended:
     """Run to the end or the deadline, when everything it started is killed. ``environ`` None: this process's own.
 
-    Output goes to files, so that a process left behind cannot keep a pipe open.
+    It reads ``given`` from its standard input. Input and output are files: a process left behind cannot keep a pipe open.
     """
     limited = (
         ["prlimit", f"--fsize={_LARGEST_FILE}", "--core=0", "--", *command] if shutil.which("prlimit") else command
     )
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with tempfile.TemporaryFile() as into, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        into.write(given.encode("utf-8", "replace"))
+        into.seek(0)
         began = time.monotonic()
         child = subprocess.Popen(
-            limited, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environ, cwd=cwd, start_new_session=True
+            limited, stdin=into, stdout=out, stderr=err, env=environ, cwd=cwd, start_new_session=True
         )
         timed_out = False
         _running.add(child.pid)

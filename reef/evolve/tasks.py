@@ -2,7 +2,8 @@
 
     tasks/<name>/prompt.md     what the agent is asked
     tasks/<name>/setup/        files its work folder begins with (may be left out)
-    tasks/<name>/check.py      or check.sh: run afterwards in the work folder, out of the agent's reach
+    tasks/<name>/check.py      or check.sh: run afterwards in the work folder, out of the agent's reach; its standard
+                               input is what the agent printed, its answer
     tasks/<name>/task.toml     protected = true, timeout_s = 300, graded = true (may be left out)
 
 A check exits with 0 for passed and 1 for failed; a graded one exits with 0 and prints the score, 0 to 1, as its last line.

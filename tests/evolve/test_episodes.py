@@ -111,6 +111,29 @@ def test_an_agent_that_asks_before_it_acts_is_told_when_it_is_in_a_sandbox(
         assert [pair[5:] for pair in release["verdict"]["evidence"]["pairs"]] == [[did, did]] * 3
 
 
+ANSWERED = """import sys
+said = sys.stdin.read()
+sys.exit(0 if said == "grün, carefully\\n" else 1)
+"""
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_a_check_reads_what_the_agent_printed(tmp_path: Path, box: str) -> None:
+    for name in ("one", "two", "three"):
+        make_tasks(tmp_path / "tasks", name)
+        (tmp_path / "tasks" / name / "check.py").write_text(ANSWERED, encoding="utf-8")
+
+    def speaker(body: Any) -> dict[str, Any]:
+        if is_proposer(body):
+            return edits(("rules", "care", "Say it carefully."))
+        return {"content": "grün, carefully" if "carefully" in prompt_of(body) else "x" * 300_000}
+
+    with evolving(tmp_path, speaker, reef_sandbox=box, **REAL) as (_, client, _):
+        fail(client)
+        release = client.release("s", a_step(client)["release_id"])
+        assert [pair[5:] for pair in release["verdict"]["evidence"]["pairs"]] == [[1.0, 0.0]] * 3, release["verdict"]
+
+
 PROBE = """
 cat {person}/canary {home}/token {tasks}/one/check.py 2>&1
 ls {person} {home} 2>&1
