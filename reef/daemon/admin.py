@@ -17,9 +17,9 @@ from starlette.routing import Route
 from reef.core.artifacts import Release, artifact_path
 from reef.core.records_types import RecordState, RequestType
 from reef.core.reports import check_name
-from reef.daemon.openapi import PAGE_LIMIT
 from reef.daemon.redact import masked_text
 from reef.daemon.services import Services
+from reef.daemon.shapes import PAGE_LIMIT
 from reef.daemon.views import record_view, release_view, scenario_view, status_view, step_view
 from reef.daemon.wire import dump_json, json_response, read_body, read_json
 from reef.errors import BadRequest, NotFound

@@ -14,10 +14,10 @@ from starlette.routing import Route
 
 from reef.core.records_types import AgentRecord, RecordState, RequestType
 from reef.core.reports import check_name
-from reef.daemon.openapi import REQUEST_CHARS
 from reef.daemon.redact import masked_json, masked_text
 from reef.daemon.reports import new_name
 from reef.daemon.services import Services
+from reef.daemon.shapes import REQUEST_CHARS
 from reef.daemon.wire import json_response, read_body, read_json
 from reef.errors import BadRequest, Conflict
 from reef.evolve.screens import without_credentials

@@ -18,10 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reef.core.records_types import Delivery, Finish, RecordState
-from reef.daemon.openapi import RELEASE_PATTERN
 from reef.daemon.redact import LITTLE_BYTES, costly, keys_of_tools, masked_answer, masked_json, masked_text
 from reef.daemon.relay import Relay, complete, let_go
 from reef.daemon.services import Services
+from reef.daemon.shapes import RELEASE_PATTERN
 from reef.daemon.wire import error_response, json_response, read_body
 from reef.errors import BadRequest, NotFound, ReefError, StoreFull, Unavailable
 from reef.inference.base import ROUTES, Answer, Call

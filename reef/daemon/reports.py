@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from reef.core.records_types import AgentRecord, RecordState, RequestType
 from reef.core.reports import Report, check_name, check_session, parse_report, secret_name
-from reef.daemon.openapi import IMPORT_LIMIT, IMPORT_STATES, RELEASE_PATTERN
 from reef.daemon.redact import masked_json
 from reef.daemon.services import Services
+from reef.daemon.shapes import IMPORT_LIMIT, IMPORT_STATES, RELEASE_PATTERN
 from reef.daemon.wire import json_response, read_body, read_json, read_json_whole
 from reef.errors import BadRequest, Conflict, NotFound
 from reef.records import RecordStore
