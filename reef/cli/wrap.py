@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from reef.cli.agent_options import AgentArgument, daemon_of, token_of
 from reef.cli.common import HomeOption, JsonOption, YesOption, confirm, print_json, say, talk
-from reef.cli.harness import AgentArgument, daemon_of, token_of
 from reef.core.reports import check_name
 from reef.errors import BadRequest
 
