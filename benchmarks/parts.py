@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import orjson
 
-from benchmarks.gateway import conversation
+from benchmarks.columns import conversation
 from benchmarks.servers import PLAIN, stream_body
 from reef.inference.assembly import assemble
 from reef.store.bodies import split_json
