@@ -180,11 +180,12 @@ class Relay(Response):
         clock = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError, UpstreamError, UpstreamTimeout):
             async with asyncio.timeout(None) as limit:
-                rest = got.slices()
+                rest, look = got.slices(), cut
                 while True:
-                    ended = self._call.route == "chat" or _BLANK_LINE.search(self._sent, cut)
+                    ended = self._call.route == "chat" or _BLANK_LINE.search(self._sent, look)
                     if ended and limit.when() is None:
                         limit.reschedule(clock.time() + _LINGER_S)
+                    look = max(cut, len(self._sent) - 3)  # a blank line may be cut by the slice
                     try:
                         self._sent += await anext(rest)
                     except StopAsyncIteration:

@@ -52,26 +52,33 @@ class EventCutter:
     """Cuts a running stream into events, whatever its line ends; the bytes of an unfinished event wait for the next slice."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()  # with "\n" as its line ends
+        self._half = b""  # a "\r" at the end of a slice: perhaps the first half of a line end
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that ``chunk`` completes."""
-        text, half = self._rest + chunk, b""
+        """The events that ``chunk`` completes. Looks at new bytes only, however long the event is that they belong to."""
+        text, self._half = self._half + chunk, b""
         if b"\r" in text:
-            if text.endswith(b"\r") and not text.endswith(b"\r\r"):  # perhaps the first half of a line end
-                text, half = text[:-1], b"\r"
+            if text.endswith(b"\r") and not text.endswith(b"\r\r"):
+                text, self._half = text[:-1], b"\r"
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        whole, mark, rest = text.rpartition(b"\n\n")
-        self._rest = rest + half
-        return list(read_events(whole)) if mark else []
+        before = max(0, len(self._rest) - 1)
+        self._rest += text
+        end = self._rest.rfind(b"\n\n", before)
+        if end < 0:
+            return []
+        whole = bytes(self._rest[:end])
+        del self._rest[: end + 2]
+        return list(read_events(whole))
 
     def pending(self) -> list[Event]:
         """The event whose lines have all come, and only its blank line has not; it is still given when that comes."""
-        return list(read_events(self._rest)) if self._rest.endswith((b"\n", b"\r", b"[DONE]")) else []
+        ended = bool(self._half) or self._rest.endswith((b"\n", b"[DONE]"))
+        return list(read_events(bytes(self._rest))) if ended else []
 
     def close(self) -> list[Event]:
         """The last event of a stream that ended without a blank line."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest, self._half = bytes(self._rest), bytearray(), b""
         return list(read_events(rest))
 
 
