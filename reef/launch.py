@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from reef.client import ReefClient, discovery
-from reef.errors import ReefError, Unavailable
+from reef.errors import DaemonUnreachable, ReefError, Unavailable
 
 
 class StartFailed(ReefError):
@@ -81,6 +81,13 @@ def running(home: Path) -> dict[str, Any] | None:
         return None
     with ReefClient(str(found["url"]), token.read_text(encoding="utf-8", errors="replace").strip()) as client:
         return found if client.ready() else None
+
+
+def in_use(home: Path) -> DaemonUnreachable:
+    """The error of a second daemon on a state directory."""
+    found = discovery(home)
+    who = "another daemon" if found is None else f"the daemon with pid {found['pid']}"
+    return DaemonUnreachable(f"{who} already uses {home}", hint="see it with: reef status", code="already_running")
 
 
 def locked(home: Path) -> bool:

@@ -32,7 +32,7 @@ from reef.cli.reach import upstream_fix
 from reef.cli.tools import fetch_embedded
 from reef.config import load
 from reef.errors import BadConfig, BadRequest, Conflict
-from reef.launch import running, spawn, stop, wait_ready
+from reef.launch import in_use, running, spawn, stop, wait_ready
 
 _FLAGS = ("host", "port", "upstream-url", "upstream-model", "upstream-api-key", "recipe", "model-path")
 
@@ -116,6 +116,8 @@ def serve(
     """
     from reef.daemon.lifecycle import serve as run  # the one place where the CLI needs the daemon's code
 
+    if not quiet and running(home_of(home)) is not None:
+        raise in_use(home_of(home))  # before a question about a model
     named = (host, port, upstream_url, upstream_model, upstream_api_key, recipe, model_path)
     settings, said = _settings(home_of(home), config, _overrides(context.args, named), yes, quiet=quiet)
     loaded = load(config, overrides=settings, home=home_of(home))

@@ -24,14 +24,14 @@ from filelock import FileLock, Timeout
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from reef import __version__
-from reef.client import discovery
 from reef.config import Config
 from reef.daemon import logs
 from reef.daemon.app import build_app
 from reef.daemon.local import settings_of
 from reef.daemon.redact import keys_of_address
 from reef.daemon.services import Services
-from reef.errors import BadConfig, DaemonUnreachable
+from reef.errors import BadConfig
+from reef.launch import in_use
 
 log = logging.getLogger("reef.daemon")
 
@@ -53,13 +53,7 @@ def serve(config: Config, *, echo: bool) -> int:
     try:
         lock.acquire(timeout=_LOCK_S)
     except Timeout:
-        found = discovery(home)
-        who = "another daemon" if found is None else f"the daemon with pid {found['pid']}"
-        raise DaemonUnreachable(
-            f"{who} already uses {home}",
-            hint="see it with: reef status",
-            code="already_running",
-        ) from None
+        raise in_use(home) from None
     with lock:
         # One that was killed left its process number behind, which may be another program's by now.
         (home / "daemon.json").unlink(missing_ok=True)

@@ -184,10 +184,11 @@ def test_up_twice_down_twice(tmp_path: Path) -> None:
         again = schema(reef(tmp_path, *words), "up")
         assert (again["started"], again["pid"], again["url"]) == (False, first["pid"], first["url"])
         refused(
-            reef(tmp_path, "serve", "--port", "0", "--upstream-url", upstream.url),
+            reef(tmp_path, "serve", "--quiet", "--port", "0", "--upstream-url", upstream.url),
             3,
             f"pid {first['pid']} already uses",
         )
+        refused(reef(tmp_path, "serve"), 3, f"pid {first['pid']} already uses")  # and not that it needs a model
         assert first["url"] in reef(tmp_path, "status").out
         assert schema(reef(tmp_path, "down", "--json"), "down")["stopped"] is True
         assert schema(reef(tmp_path, "down", "--json"), "down")["stopped"] is False
