@@ -213,6 +213,8 @@ def show(
         ),
         empty="no pair was run",
     )
+    for task, score in evidence.get("given_away", {}).items():
+        out.print(Text(f"  {task} scores {score:g} when nothing is done"))
 
 
 @gate_app.command("replay")

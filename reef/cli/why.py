@@ -62,6 +62,8 @@ def _release(client: ReefClient, scenario: str, release_id: str) -> dict[str, An
             lines.append(f"    asked for: {cut(request, 200)}")
     if "pairs" in evidence:
         lines.append(f"  {len(evidence['pairs'])} pairs of episodes; see: reef gate show {release_id} -s {scenario}")
+        given = evidence.get("given_away") or {}
+        lines += [f"    task {task} scores {score:g} when nothing is done" for task, score in given.items()]
     rows = [client.record(one) for one in release["records"]]
     reports = [row for row in rows if row["request_type"] != "inference"]
     lines.append(f"  learned from {len(reports)} reports on {len(rows) - len(reports)} calls")

@@ -74,6 +74,9 @@ class Machine(Protocol):
     def preflight(self) -> None:
         """Raise ReefError, in the program's own words, when the agent cannot start here."""
 
+    def untouched(self, task: TaskFolder) -> Result:
+        """What the task's check says when nobody has done anything."""
+
     def run(self, spec: Spec, go_on: Callable[[], bool]) -> Result:
         """Run it to its end, or until ``go_on`` says no."""
 
@@ -115,6 +118,7 @@ class LocalTrainingBackend(HarnessRuntime):
         self._tasks = {task.name: task for task in tasks}
         self._texts = [text for task in tasks for text in task.texts()]
         self._agent_starts = False
+        self._given_away: dict[str, float] = {}
         self._testing = ""
         self._budget: tuple[tuple[int, str], dict[str, Any]] = (-1, ""), {}
         self.doing: dict[str, Any] = {}
@@ -146,7 +150,7 @@ class LocalTrainingBackend(HarnessRuntime):
             return Blocked(f"max_steps: {settings.max_steps} steps have been made", 3600.0)
         self.doing = {"phase": "proposing", "step_id": request.step_id}
         try:
-            self._check_agent()
+            self._check_agent(request.go_on)
             return self.make(request, journal)
         except Refusal as error:
             reason = hidden(error.message, self.mask)  # it may quote what was proposed
@@ -191,8 +195,11 @@ class LocalTrainingBackend(HarnessRuntime):
 
     # -- inside
 
-    def _check_agent(self) -> None:
-        """Before anything is spent: an agent that cannot start here makes every step invalid. Asked until it could once."""
+    def _check_agent(self, go_on: Callable[[], bool]) -> None:
+        """Before anything is spent: an agent that cannot start here makes every step invalid. Asked until it could once.
+
+        A task that scores when nothing is done says little about a harness, so it is named.
+        """
         if self._agent_starts or self._evaluate is not default.evaluate:  # only that one is sure to need it
             return
         try:
@@ -201,6 +208,11 @@ class LocalTrainingBackend(HarnessRuntime):
             raise
         except ReefError as error:
             raise Invalid(f"{error.message} ({error.hint})" if error.hint else error.message) from error
+        for task in self._tasks.values():
+            _wait(0.0, go_on)
+            if score := self._machine.untouched(task).score:
+                self._given_away[task.name] = score
+                log.warning("task %s scores %g when nothing is done", task.name, score)
         self._agent_starts = True
 
     def _new_proposal(self, request: StepRequest, incumbent: Tree, journal: Journal) -> Proposal:
@@ -297,6 +309,7 @@ class LocalTrainingBackend(HarnessRuntime):
             **verdict.evidence,
             "proposal": proposal.as_dict(),
             "origin": request.payload.get("origin", "reports"),
+            "given_away": self._given_away,
         }
         code = sorted(proposal.kinds & CODE_KINDS)
         mode = self._settings.mode

@@ -91,6 +91,14 @@ def preflight(start: Sequence[str], programs: Sequence[str], mode: str) -> str |
         return None if ended.code == 0 else f"exit {ended.code}: {said or 'it said nothing'}"
 
 
+def untouched(task: Mapping[str, Any], mode: str) -> Result:
+    """What a task's check says when nobody has done anything; ``task`` and ``mode`` as in a Spec."""
+    boxed = sandbox.wants_bubblewrap(mode)
+    with tempfile.TemporaryDirectory(prefix="reef-untouched-") as folder:
+        _lay_out(task, Path(folder))
+        return _score(task, 0, Path(folder), Result(None, sandboxed=boxed), "")
+
+
 def run_episode(spec: Spec, root: Path) -> Result:
     """Run it in the empty folder ``root``; trouble is a result, never an exception."""
     try:
@@ -106,11 +114,7 @@ async def _run(spec: Spec, root: Path) -> Result:
 
     agent = adapter(spec.adapter)
     boxed = sandbox.wants_bubblewrap(spec.sandbox)
-    for name in ("home", "work", "config", "data"):
-        (root / name).mkdir()
-    setup = Path(spec.task["folder"]) / "setup"
-    if setup.is_dir():
-        shutil.copytree(setup, root / "work", dirs_exist_ok=True)
+    _lay_out(spec.task, root)
     headers = {
         "Authorization": f"Bearer {spec.token}",
         "x-reef-scenario": spec.scenario,
@@ -128,7 +132,15 @@ async def _run(spec: Spec, root: Path) -> Result:
     if trouble is not None:
         words, broken = trouble
         return _with(result, trouble=words, broken=broken)
-    return await asyncio.to_thread(_score, spec, root, result, ended.stdout)
+    return await asyncio.to_thread(_score, spec.task, spec.seed, root, result, ended.stdout)
+
+
+def _lay_out(task: Mapping[str, Any], root: Path) -> None:
+    for name in ("home", "work", "config", "data"):
+        (root / name).mkdir()
+    setup = Path(task["folder"]) / "setup"
+    if setup.is_dir():
+        shutil.copytree(setup, root / "work", dirs_exist_ok=True)
 
 
 def _act(spec: Spec, agent: Adapter, root: Path, url: str, boxed: bool) -> Ended:
@@ -201,30 +213,30 @@ def _trouble(ended: Ended, traffic: Traffic) -> tuple[str, bool] | None:
     return None
 
 
-def _score(spec: Spec, root: Path, result: Result, printed: str) -> Result:
+def _score(task: Mapping[str, Any], seed: int, root: Path, result: Result, printed: str) -> Result:
     """Run the check on what the agent left and ``printed``, when nothing of the agent runs any more."""
-    folder = Path(spec.task["folder"])
-    shell = "sh" if spec.task["check"].endswith(".sh") else sys.executable
-    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp", "REEF_SEED": str(spec.seed)}
+    folder = Path(task["folder"])
+    shell = "sh" if task["check"].endswith(".sh") else sys.executable
+    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp", "REEF_SEED": str(seed)}
     if result.sandboxed:
         command = sandbox.wrapped(
-            [shell, f"/episode/check/{spec.task['check']}"], environ=environ, cwd=WORK,
+            [shell, f"/episode/check/{task['check']}"], environ=environ, cwd=WORK,
             binds=[sandbox.passwd(root), (root / "work", WORK, True), (folder, "/episode/check", False)],
         )  # fmt: skip
         ended = sandbox.run(command, timeout_s=_CHECK_TIMEOUT_S, environ=None, cwd=None, given=printed)
     else:
-        command = [shell, str(folder / spec.task["check"])]
+        command = [shell, str(folder / task["check"])]
         ended = sandbox.run(command, timeout_s=_CHECK_TIMEOUT_S, environ=environ, cwd=root / "work", given=printed)
     said = "\n".join(part for part in (ended.stdout.strip(), ended.stderr.strip()) if part)[-2000:]
     if ended.timed_out:
         return _with(result, trouble=f"the check took more than {_CHECK_TIMEOUT_S:.0f} s", broken=True, said=said)
     score: float | None = None
-    if not spec.task["graded"]:
+    if not task["graded"]:
         score = {0: 1.0, 1: 0.0}.get(ended.code)
     elif ended.code == 0:
         score = _number(ended.stdout)
     if score is None:
-        want = "prints a number from 0 to 1 last" if spec.task["graded"] else "exits with 0 or 1"
+        want = "prints a number from 0 to 1 last" if task["graded"] else "exits with 0 or 1"
         said = said or "it said nothing"
         return _with(result, trouble=f"the check {want}, and it exited with {ended.code}: {said[-300:]}", broken=True)
     return _with(result, score=score, said=said)

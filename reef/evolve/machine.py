@@ -11,7 +11,7 @@ from typing import Any
 
 from reef.client import ReefClient, content_text
 from reef.errors import NotFound, ReefError
-from reef.evolve.episode import Result, Spec, preflight
+from reef.evolve.episode import Result, Spec, preflight, untouched
 from reef.evolve.executors import Executor
 from reef.evolve.propose import cut_middle, run_text
 from reef.evolve.tasks import TaskFolder
@@ -41,7 +41,7 @@ class DaemonMachine:
         start, programs = self._program()
         return Spec(
             episode,
-            {**asdict(task), "folder": str(task.folder.resolve())},
+            _as_dict(task),
             tree.as_dict(),
             self._agent,
             start,
@@ -60,6 +60,10 @@ class DaemonMachine:
         """Start the agent's program once, and no more of it; raises ReefError with what the program says."""
         if (said := preflight(*self._program(), self._sandbox)) is not None:
             raise ReefError(f"{self._agent} does not start here: {said}", hint=f"reef harness install {self._agent}")
+
+    def untouched(self, task: TaskFolder) -> Result:
+        """The task's check on what nobody has touched."""
+        return untouched(_as_dict(task), self._sandbox)
 
     def run(self, spec: Spec, go_on: Callable[[], bool]) -> Result:
         """Through the executor."""
@@ -161,3 +165,7 @@ def _folders(agents: Path, start: Sequence[str]) -> list[str]:
     if not first.is_relative_to("/usr") and not first.is_relative_to(programs) and first.parent.name == "bin":
         needed.append(first.parents[1])  # a Node.js of the user's own
     return [str(one) for one in needed]
+
+
+def _as_dict(task: TaskFolder) -> dict[str, Any]:
+    return {**asdict(task), "folder": str(task.folder.resolve())}

@@ -15,6 +15,7 @@ import pytest
 
 from reef.errors import ReefError
 from reef.evolve.sandbox import bubblewrap
+from tests.cli.test_cli import reef
 from tests.evolve.test_steps import a_step, evolving, fail, importable
 from tests.evolve.world import edits, is_proposer, make_tasks, prompt_of
 from tests.faults.world import ROOT
@@ -115,6 +116,21 @@ ANSWERED = """import sys
 said = sys.stdin.read()
 sys.exit(0 if said == "grün, carefully\\n" else 1)
 """
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_a_task_that_scores_when_nothing_is_done_is_named(tmp_path: Path, box: str) -> None:
+    make_tasks(tmp_path / "tasks", "one", "two", "three", "free")
+    (tmp_path / "tasks" / "free" / "setup" / "answer.txt").write_text("yes\n", encoding="utf-8")
+    with evolving(tmp_path, careful, reef_sandbox=box, **REAL) as (one, client, _):
+        fail(client)
+        step = a_step(client)
+        evidence = client.release("s", step["release_id"])["verdict"]["evidence"]
+        assert evidence["given_away"] == {"free": 1.0} and {pair[2] for pair in evidence["pairs"]} == {
+            "one", "two", "three", "free",
+        }  # fmt: skip
+        for command in ("gate show r1", "why r1"):
+            assert "free scores 1 when nothing is done" in reef(one.home, *command.split(), "-s", "s").out
 
 
 @pytest.mark.parametrize("box", BOXES)

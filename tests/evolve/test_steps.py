@@ -138,6 +138,24 @@ def test_a_bad_proposal_costs_its_round_and_the_loop_goes_on(tmp_path: Path) -> 
         assert client.get("/reef/harness", scenario="s")["release_id"] != "r0"
 
 
+def test_words_that_only_the_tasks_use_are_shown_to_the_reviewer(tmp_path: Path) -> None:
+    make_tasks(tmp_path / "tasks", "one", "two", "three")
+    prompt = tmp_path / "tasks" / "one" / "prompt.md"
+    prompt.write_text("Sort the Zebra-71 table into answer.txt", encoding="utf-8")
+
+    def mind(body: Any) -> dict[str, Any]:
+        return (
+            edits(("rules", "care", "Work carefully, above all with Zebra-71."))
+            if is_proposer(body)
+            else {"content": "done"}
+        )
+
+    with evolving(tmp_path, mind, reef_gate="wins") as (one, client, _):
+        fail(client)
+        release_id = a_step(client)["release_id"]
+        assert "words it shares with the tasks: zebra-71" in reef(one.home, "why", release_id, "-s", "s").out
+
+
 def test_a_proposer_that_crashes_costs_its_round(tmp_path: Path) -> None:
     with evolving(tmp_path, helpful, reef_propose="tests.evolve.world:crash") as (_, client, _):
         fail(client)
