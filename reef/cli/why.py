@@ -92,7 +92,8 @@ def _record(client: ReefClient, scenario: str, record_id: str) -> dict[str, Any]
         releases = [head, *(_later(rows, head))]
         lines.append(f"  it went into {head}, and into all made from it: {', '.join(releases[1:]) or 'none yet'}")
     elif used:
-        lines.append(f"  step {used['step']} has used it, without a release")
+        reason = f": {used['reason']}" if used.get("reason") else ""
+        lines.append(f"  step {used['step']} has used it, without a release{reason}")
     else:
         lines.append("  no release has learned from it")
     lines += [f"  reported: {_said(row)}" for row in record.get("reports") or ()]

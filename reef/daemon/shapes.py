@@ -67,7 +67,7 @@ def fields_alone(optional: Mapping[str, Data], /, **required: Data) -> Data:
     return {**shape, "additionalProperties": False}
 
 
-LINEAGE = or_null(fields(step=COUNT, release_id=or_null(TEXT)))
+LINEAGE = or_null(fields({"reason": TEXT}, step=COUNT, release_id=or_null(TEXT)))
 COUNTS: Data = {"type": "object", "additionalProperties": COUNT}
 
 SCHEMAS: Data = {

@@ -44,6 +44,8 @@ def record_view(services: Services, row: Row, *, bodies: bool) -> dict[str, Any]
     if bodies:
         step = services.chain.step_of(row.consumed_step) if row.consumed_step is not None else None
         view["consumed_by"] = None if step is None else {"step": step.number, "release_id": step.release_id}
+        if step is not None and step.reason is not None:  # of a step that ended without a release
+            view["consumed_by"]["reason"] = step.reason
         if record.request_type is RequestType.INFERENCE:
             view |= {"request": payload["request"], "response": payload["response"]}
             view["reports"] = services.records.referencing(record.agent_record_id)

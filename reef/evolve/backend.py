@@ -234,7 +234,7 @@ class LocalTrainingBackend(HarnessRuntime):
         began = time.monotonic()
 
         def ask(system: str, prompt: str) -> str:
-            _wait(0.0, request.go_on)
+            wait(0.0, request.go_on)
             if (why := self.over(journal, time.monotonic() - began)) is not None:
                 raise Refusal(f"propose has used up the step's budget: {why}")
             return self._machine.ask(f"{request.step_id}-propose", system, prompt)
@@ -328,7 +328,7 @@ class LocalTrainingBackend(HarnessRuntime):
         order = _SIDES if slot.candidate_first else _SIDES[::-1]
         last = ""
         for attempt in range(self._settings.retries + 1):
-            _wait(self._settings.retry_s * 2 ** (attempt - 1) if attempt else 0.0, go_on)
+            wait(self._settings.retry_s * 2 ** (attempt - 1) if attempt else 0.0, go_on)
             found = {
                 side: (sides[side].content_id, self.side(journal, slot, side, sides[side], go_on)) for side in order
             }
@@ -356,7 +356,7 @@ class LocalTrainingBackend(HarnessRuntime):
         name = f"{journal.step_id}-{slot.number}-{side}"
 
         def episode() -> Result:
-            _wait(0.0, go_on)
+            wait(0.0, go_on)
             try:
                 return self._machine.run(self._machine.spec(name, tree, task, slot.seed), go_on)
             except (ReefError, OSError) as error:  # before the agent has begun, nothing is its doing or the tree's
@@ -398,7 +398,7 @@ _STATES = {
 }
 
 
-def _wait(seconds: float, go_on: Callable[[], bool]) -> None:
+def wait(seconds: float, go_on: Callable[[], bool]) -> None:
     """Sleep; raises Outage when the step is to make room."""
     until_s = time.monotonic() + seconds
     while go_on():
@@ -408,10 +408,16 @@ def _wait(seconds: float, go_on: Callable[[], bool]) -> None:
     raise Outage("interrupted")
 
 
+def costs(journal: Journal) -> dict[str, float]:
+    """What a step has used so far, as metrics."""
+    spent = journal.spent()
+    return {"episodes": float(spent.episodes), "model_calls": float(spent.calls),
+            "tokens": float(spent.tokens_in + spent.tokens_out), "episode_seconds": round(spent.seconds, 1)}  # fmt: skip
+
+
 def _metrics(verdict: Verdict, journal: Journal) -> dict[str, float]:
-    pairs, spent = verdict.evidence["pairs"], journal.spent()
-    found = {"pairs": float(len(pairs)), "episodes": float(spent.episodes), "model_calls": float(spent.calls),
-             "tokens": float(spent.tokens_in + spent.tokens_out), "episode_seconds": round(spent.seconds, 1)}  # fmt: skip
+    pairs = verdict.evidence["pairs"]
+    found = {"pairs": float(len(pairs)), **costs(journal)}
     if pairs:
         found["candidate_mean"] = sum(pair[5] for pair in pairs) / len(pairs)
         found["incumbent_mean"] = sum(pair[6] for pair in pairs) / len(pairs)
