@@ -66,7 +66,7 @@ def written(body: Any) -> dict[str, Any]:
     if not is_proposer(body):
         return {"content": "done"}
     asked = body["messages"][1]["content"]
-    text = re.search(r"# The entry to write anew: rules/base\n(.*?)\n\n# ", asked, flags=re.S)
+    text = re.search(r"# The entry to write anew: rules/\w+\n(.*?)\n\n# ", asked, flags=re.S)
     missing = re.search(r"\(score 0\)\nHow it was judged: wanted: (\w+)", asked)
     assert text is not None and missing is not None, asked
     return {"content": json.dumps({"why": "it was missing", "text": rewrite(text[1], missing[1])})}
@@ -79,7 +79,7 @@ class Alone:
         return list(texts)
 
     def validate(self, texts: Mapping[str, str], tasks: Sequence[str]) -> list[float]:
-        return [float(task in re.findall(r"\w+", texts["rules/base"])) for task in tasks]
+        return [float(task in re.findall(r"\w+", " ".join(texts.values()))) for task in tasks]
 
     def practise(self, texts: Mapping[str, str], tasks: Sequence[str], *, child: bool) -> list[float]:
         return self.validate(texts, tasks)
@@ -88,19 +88,24 @@ class Alone:
         self, texts: Mapping[str, str], component: str, tasks: Sequence[str], scores: Sequence[float]
     ) -> Mapping[str, str]:
         missing = next(task for task, score in zip(tasks, scores, strict=True) if score == 0)
-        return {component: rewrite(texts[component].strip(), missing)}
+        return {**texts, component: rewrite(texts[component].strip(), missing)}
 
 
-def alone(count: int, seed: int = 7, text: str = SEED) -> list[tuple[str, Search]]:
-    """How ``count`` steps end and what they leave: published, kept, rejected or perfect."""
-    search = Search(TASKS, TASKS, Settings(minibatch=2), random.Random(seed))
-    search.add({"rules/base": text}, (), Alone().validate({"rules/base": text}, TASKS))
+def alone(
+    count: int, seed: int = 7, tasks: Sequence[str] = TASKS, merges: int = 0, **texts: str
+) -> list[tuple[str, Search]]:
+    """How ``count`` steps end and what they leave: published, kept, rejected or perfect; a merge is told as one."""
+    search = Search(tasks, tasks, Settings(minibatch=2, merges=merges), random.Random(seed))
+    start = {f"rules/{name}": text for name, text in (texts or {"base": SEED}).items()}
+    search.add(start, (), Alone().validate(start, tasks))
     served, found = 0, list[tuple[str, Search]]()
     for _ in range(count):
         made: Iteration = search.iterate(Alone())
         word = {"worse": "rejected", "perfect": "perfect"}.get(made.end, "kept")
         if made.kept is not None and search.programs[made.kept].mean > search.programs[served].mean:
             served, word = made.kept, "published"
+        if made.merged:
+            word = f"merge {word}"
         found.append((word, Search.of(json.loads(json.dumps(search.as_dict())), search.settings)))
     return found
 
@@ -271,7 +276,7 @@ def test_reports_that_nobody_was_shown_wait_for_a_step_that_asks(tmp_path: Path)
     seed.mkdir(parents=True)
     text = "alpha beta delta"
     (seed / "base.md").write_text(text, encoding="utf-8")
-    words = ([word for word, _ in alone(2, at, text)] for at in range(99))
+    words = ([word for word, _ in alone(2, at, base=text)] for at in range(99))
     number = next(at for at, (first, second) in enumerate(words) if first == "perfect" != second)
     settings = {**GEPA, "reef_random_seed": str(number), "reef_seed": str(seed.parent)}
     with evolving(tmp_path, written, **settings) as (one, client, thinker):
@@ -353,6 +358,34 @@ def test_other_tasks_begin_another_archive_from_what_is_served(tmp_path: Path) -
             a_step(client, 2)
         kept = state(one.home)["gepa"]
         assert kept["valid"] == [*TASKS, "omega"] and kept["number"] == 0 and kept["programs"][0]["parents"] == []
+
+
+def test_merges_are_made_and_published_as_the_search_alone_does(tmp_path: Path) -> None:
+    tasks = [*TASKS, "omega", "zeta"]
+    make_tasks(tmp_path / "tasks", "omega", "zeta")
+    seed = tmp_path / "seed" / "rules"
+    seed.mkdir(parents=True)
+    texts = {"base": "Know nothing yet.", "more": "Know nothing more."}
+    for name, text in texts.items():
+        (seed / f"{name}.md").write_text(text, encoding="utf-8")
+    number, count = next(
+        (at, words.index("merge published") + 1)
+        for at in range(999)
+        if "merge published" in (words := [word for word, _ in alone(8, at, tasks, 2, **texts)])
+    )
+    settings = {"reef_random_seed": str(number), "reef_merges": "2", "reef_seed": str(seed.parent)}
+    with evolving(tmp_path, written, **{**GEPA, **settings}) as (one, client, thinker):
+        for at, (word, search) in enumerate(alone(count, number, tasks, 2, **texts), start=1):
+            fail(client)
+            step = a_step(client, at)
+            assert word_of(client, step) == word.removeprefix("merge "), (at, step["reason"])
+            assert same(one.home, search), at
+        asked = sum(is_proposer(body) for body in thinker.bodies)
+        assert asked < count and len(state(one.home)["unread"]) == 1
+        shown = client.get("/reef/scenarios/s/proposals")["proposals"][0]
+        assert shown["origin"] == "merge" and shown["release_id"] == step["release_id"]
+        about = client.release("s", step["release_id"])["verdict"]["evidence"]["gepa"]
+        assert about["merged"] and len(about["parents"]) == 2
 
 
 def test_there_must_be_something_to_rewrite_or_to_begin(tmp_path: Path) -> None:
