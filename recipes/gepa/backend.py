@@ -96,7 +96,9 @@ class GEPABackend(LocalTrainingBackend):
         made = tree_of(step.search.programs[found.kept].texts)
         change = Proposal(tuple(edits_between(step.head, made)), self._why(step, found))
         if found.merged:
-            step.journal.keep_proposal(change, step.head.content_id, "merge", {"parents": list(found.parents)})
+            step.journal.keep_proposal(
+                change.as_dict(), step.head.content_id, "merge", {"parents": list(found.parents)}, None
+            )
         verdict = step.verdict(head, found)
         if verdict.decision is not Decision.ACCEPT:
             said = f"program {found.kept} ({sums}) is in the archive and not published: {verdict.reason}"
