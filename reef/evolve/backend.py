@@ -209,7 +209,7 @@ class LocalTrainingBackend(HarnessRuntime):
         except ReefError as error:
             raise Invalid(f"{error.message} ({error.hint})" if error.hint else error.message) from error
         for task in self._tasks.values():
-            _wait(0.0, go_on)
+            wait(0.0, go_on)
             if score := self._machine.untouched(task).score:
                 self._given_away[task.name] = score
                 log.warning("task %s scores %g when nothing is done", task.name, score)
