@@ -55,6 +55,7 @@ class EvolveSettings:
     parallel: int = 1
     retries: int = 3
     retry_s: float = 5.0
+    outage_rounds: int = 5
     max_steps: int = 0
     max_calls: int = 0
     max_minutes: float = 0.0
@@ -85,6 +86,12 @@ class Machine(Protocol):
 
     def transcripts(self, runs: Sequence[Mapping[str, Any]], limit: int) -> list[Transcript]:
         """Failed runs as a proposer sees them, ``limit`` characters in all."""
+
+
+class Provoked(ReefError):
+    """A pair that fails at the model's server again and again while that answers others: it cannot be compared."""
+
+    status, code = 409, "provoked"
 
 
 class Invalid(ReefError):
@@ -120,6 +127,8 @@ class LocalTrainingBackend(HarnessRuntime):
         self._agent_starts = False
         self._given_away: dict[str, float] = {}
         self._testing = ""
+        self._provoked: dict[int, int] = {}
+        """Rounds in which a pair of the step in hand failed though the model answers, by its number."""
         self._budget: tuple[tuple[int, str], dict[str, Any]] = (-1, ""), {}
         self.doing: dict[str, Any] = {}
         """What the step in hand is at, for status."""
@@ -188,6 +197,7 @@ class LocalTrainingBackend(HarnessRuntime):
 
     def settle(self, step_id: str, content_id: str | None) -> None:
         """What agents of older steps printed goes; scores stay in the journal."""
+        self._provoked.clear()
         with contextlib.suppress(FileNotFoundError):  # another scenario's step may do the same just now
             found = [(one.stat().st_mtime, one) for one in (self._folder / "episodes").glob("*")]
             for _, old in sorted(found, reverse=True)[_KEPT_STEPS:]:
@@ -296,10 +306,14 @@ class LocalTrainingBackend(HarnessRuntime):
                     rule.cut(why)
                     break
                 run = partial(self._pair, journal, (made, incumbent), request.go_on)
-                for pair in pool.map(run, slots):
-                    if rule.verdict is None and rule.slots(1) == [pair.slot]:
-                        rule.add(pair)
-                        self.doing = {**self.doing, "phase": pair.slot.stage, "pairs": pair.slot.number + 1}
+                try:
+                    for pair in pool.map(run, slots):
+                        if rule.verdict is None and rule.slots(1) == [pair.slot]:
+                            rule.add(pair)
+                            self.doing = {**self.doing, "phase": pair.slot.stage, "pairs": pair.slot.number + 1}
+                except Provoked as error:
+                    rule.cut(error.message)
+                    break
         assert rule.verdict is not None
         return self.held(rule.verdict, proposal, request)
 
@@ -326,7 +340,7 @@ class LocalTrainingBackend(HarnessRuntime):
             return known
         sides = dict(zip(_SIDES, trees, strict=True))
         order = _SIDES if slot.candidate_first else _SIDES[::-1]
-        last = ""
+        last, away = "", False
         for attempt in range(self._settings.retries + 1):
             wait(self._settings.retry_s * 2 ** (attempt - 1) if attempt else 0.0, go_on)
             found = {
@@ -344,7 +358,24 @@ class LocalTrainingBackend(HarnessRuntime):
                     failpoints.hit("evolve-pair")
                 return pair
             last = candidate.trouble or incumbent.trouble or ""
+            away |= any(one.score is None and not one.calls for one in (candidate, incumbent))
+        if not away and go_on():  # each time an agent reached the model's server, and that failed
+            self._bound(journal, slot, last)
         raise Outage(f"task {slot.task} could not be run {self._settings.retries + 1} times: {last}")
+
+    def _bound(self, journal: Journal, slot: Slot, last: str) -> None:
+        """Count a round that failed though the model answers a plain question; raises Provoked when there were too many.
+
+        An outage is waited for however long it takes: there the question fails too.
+        """
+        try:
+            self._machine.ask(f"{journal.step_id}-asked", "Answer with one word.", "Are you there?")
+        except Outage:
+            return
+        rounds = self._provoked[slot.number] = self._provoked.get(slot.number, 0) + 1
+        if 0 < self._settings.outage_rounds <= rounds:
+            runs = rounds * (self._settings.retries + 1)
+            raise Provoked(f"task {slot.task} failed {runs} times while the model answers others: {last}")
 
     def side(self, journal: Journal, slot: Slot, side: str, tree: Tree, go_on: Callable[[], bool]) -> Result:
         """One side of a slot, run now; trouble is a result."""

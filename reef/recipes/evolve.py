@@ -50,6 +50,10 @@ class EvolvingRecipe(HarnessRecipe):
     episode_calls: int = knob(50, "most model calls of an episode", gt=0)
     retries: int = knob(3, "how often a pair is run again that failed for another reason than the agent's", ge=0)
     retry_s: float = knob(5.0, "seconds before the first time, doubled each time", ge=0)
+    outage_rounds: int = knob(
+        5, "rounds of retries after which a pair ends its step that fails while the model answers others; "
+        "0 for never", ge=0,
+    )  # fmt: skip
     max_steps: int = knob(0, "most steps of a scenario, 0 for no limit", ge=0)
     max_calls: int = knob(0, "most model calls of a step, 0 for no limit", ge=0)
     max_minutes: float = knob(0.0, "most minutes of a step, 0 for no limit", ge=0)
@@ -159,6 +163,7 @@ class EvolveRecipe(EvolvingRecipe):
 _LIMITS = (
     "retries",
     "retry_s",
+    "outage_rounds",
     "max_steps",
     "max_calls",
     "max_minutes",

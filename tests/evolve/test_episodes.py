@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from reef.client import ReefClient
 from reef.errors import ReefError
 from reef.evolve.sandbox import bubblewrap
+from reef.gate import replay
 from tests.cli.test_cli import reef
-from tests.evolve.test_steps import a_step, evolving, fail, importable
+from tests.evolve.test_steps import a_step, evolving, fail, importable, steps
 from tests.evolve.world import edits, is_proposer, make_tasks, prompt_of
 from tests.faults.world import ROOT
 from tests.support import eventually
@@ -261,6 +263,52 @@ def test_a_provider_that_fails_in_the_middle_is_not_a_loss(tmp_path: Path) -> No
         down.unlink()
         client.act("s", "resume")
         assert client.release("s", a_step(client)["release_id"])["verdict"]["decision"] == "accept"
+
+
+@pytest.mark.slow
+def test_a_change_that_provokes_failures_ends_without_a_verdict(tmp_path: Path) -> None:
+    """The model's server fails on what its agent sends, and answers all else: no outage to wait for, and no loss either."""
+
+    def mind(body: Any) -> Any:
+        if is_proposer(body):
+            return edits(("rules", "care", "Work carefully: do what the job says."))
+        return 403 if "carefully" in prompt_of(body) else careful(body)
+
+    given = {"reef_sandbox": "none", "reef_retries": "1", "reef_outage_rounds": "2"}
+    with evolving(tmp_path, mind, **REAL | given) as (_, client, thinker):
+        report = fail(client)
+        eventually(lambda: hurried(client) and steps(client))
+        verdict = client.release("s", a_step(client)["release_id"])["verdict"]
+        assert verdict["decision"] == "inconclusive" and verdict["evidence"]["pairs"] == []
+        assert "failed 4 times while the model answers others: the model's server answered 403" in verdict["reason"]
+        assert replay(verdict["evidence"]).reason == verdict["reason"]
+        assert eventually(lambda: client.record(report)["state"]) == "consumed"
+        assert sum("Are you there?" in prompt_of(body) for body in thinker.bodies) == 2
+
+
+@pytest.mark.slow
+def test_an_outage_is_waited_for_however_long_it_takes(tmp_path: Path) -> None:
+    down = tmp_path / "down"
+    down.touch()
+
+    def mind(body: Any) -> Any:
+        return careful(body) if "fix auth.py" in prompt_of(body) or not down.exists() else 403
+
+    given = {"reef_sandbox": "none", "reef_retries": "0", "reef_outage_rounds": "1"}
+    with evolving(tmp_path, mind, **REAL | given) as (_, client, thinker):
+        fail(client)
+        eventually(lambda: hurried(client) and sum("Are you there?" in prompt_of(body) for body in thinker.bodies) > 2)
+        assert client.get("/reef/scenarios/s/steps")["steps"] == []
+        down.unlink()
+        eventually(lambda: hurried(client) and steps(client))
+        assert client.release("s", a_step(client)["release_id"])["verdict"]["decision"] == "accept"
+
+
+def hurried(client: ReefClient) -> bool:
+    """Nobody waits a minute here: a step that stands still is tried again now."""
+    if client.get("/reef/scenarios/s")["state"] == "blocked":
+        client.act("s", "resume")
+    return True
 
 
 def sleeping(sign: str) -> bool:
