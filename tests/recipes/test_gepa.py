@@ -141,6 +141,7 @@ def test_the_script_has_what_it_is_for() -> None:
     assert words.count("published") > 1 and {"kept", "rejected"} <= set(words), words
 
 
+@pytest.mark.slow
 def test_steps_decide_as_the_search_alone_and_publish_only_what_is_better(tmp_path: Path) -> None:
     with evolving(tmp_path, written, **GEPA) as (one, client, thinker):
         best = 0.0
@@ -173,6 +174,7 @@ def test_steps_decide_as_the_search_alone_and_publish_only_what_is_better(tmp_pa
         assert "missed the empty-token case" in prompt_of(asked[0]) and "fix auth.py" in prompt_of(asked[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point",
     [
@@ -208,6 +210,7 @@ def test_a_killed_step_goes_on_with_the_same_parent_proposal_and_episodes(tmp_pa
         assert ran == distinct
 
 
+@pytest.mark.slow
 def test_a_rollback_brings_the_archive_of_its_release_back(tmp_path: Path) -> None:
     words = alone(COUNT)
     first = next(at for at, (word, _) in enumerate(words) if word == "published")
@@ -238,6 +241,7 @@ def test_a_tree_without_entries_gets_its_first_one(tmp_path: Path) -> None:
         assert (entry["kind"], entry["name"]) == ("rules", "learned")
 
 
+@pytest.mark.slow
 def test_what_is_no_answer_is_refused_and_nothing_is_run_again(tmp_path: Path) -> None:
     bad = [
         ({"content": "Be careful."}, "holds no JSON object"),
@@ -301,6 +305,7 @@ def test_a_change_that_is_handed_in_and_a_wish_are_compared_too(tmp_path: Path) 
         assert word_of(client, a_step(client, 2)) in ("rejected", "perfect")
 
 
+@pytest.mark.slow
 def test_a_release_that_is_held_is_waited_for(tmp_path: Path) -> None:
     with evolving(tmp_path, written, **GEPA, reef_mode="manual") as (one, client, _):
         first, search = alone(1)[0]
@@ -360,6 +365,7 @@ def test_other_tasks_begin_another_archive_from_what_is_served(tmp_path: Path) -
         assert kept["valid"] == [*TASKS, "omega"] and kept["number"] == 0 and kept["programs"][0]["parents"] == []
 
 
+@pytest.mark.slow
 def test_merges_are_made_and_published_as_the_search_alone_does(tmp_path: Path) -> None:
     tasks = [*TASKS, "omega", "zeta"]
     make_tasks(tmp_path / "tasks", "omega", "zeta")
