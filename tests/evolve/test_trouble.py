@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -142,15 +143,16 @@ def test_old_episodes_go(tmp_path: Path) -> None:
         eventually(lambda: len(list((one.home / "episodes").iterdir())) == 10)
 
 
-def test_a_hundred_useless_changes(tmp_path: Path) -> None:
+def hundred_useless_changes(tmp_path: Path, **settings: str) -> None:
     """Right half the time whatever the harness says, and changes that do nothing: next to none is published."""
-    made = iter(range(1000))
+    made, coin = iter(range(1000)), random.Random(7)
 
     def harmless(body: Any) -> dict[str, Any]:
-        return edits(("rules", f"note-{next(made)}", "Take a breath.")) if is_proposer(body) else {"content": "done"}
+        if is_proposer(body):
+            return edits(("rules", f"note-{next(made)}", "Take a breath."))
+        return {"content": "yes" if coin.random() < 0.5 else "no"}
 
-    given = {"reef_evaluate": "tests.evolve.world:coin", "reef_gate_screen": "10"}
-    with evolving(tmp_path, harmless, **given) as (_, client, _):
+    with evolving(tmp_path, harmless, **settings) as (_, client, _):
         for number in range(1, 101):
             fail(client)
             a_step(client, number)
@@ -159,6 +161,18 @@ def test_a_hundred_useless_changes(tmp_path: Path) -> None:
         assert len(steps) == 100 and published <= 5
         second = client.release("s", steps[0]["release_id"])["verdict"]["evidence"]
         assert second["level"] < 0.05 * 0.39  # the error budget is carried along
+
+
+def test_a_hundred_useless_changes(tmp_path: Path) -> None:
+    hundred_useless_changes(tmp_path, reef_evaluate="tests.evolve.world:coin", reef_gate_screen="10")
+
+
+@pytest.mark.soak
+def test_a_hundred_useless_changes_with_a_model_and_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REEF_TEST_HOME", str(tmp_path / "home"))
+    hundred_useless_changes(tmp_path, reef_evaluate="tests.evolve.world:asked")
 
 
 def test_what_is_spent_of_the_error_budget_is_shown(tmp_path: Path) -> None:

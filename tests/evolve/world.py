@@ -6,9 +6,11 @@ import json
 import os
 import random
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from reef.client import ReefClient, content_text
 from reef.evolve.evaluate import Trial
 from reef.evolve.propose import read_answer
 from reef.evolve.values import Outage, ProposeContext
@@ -59,6 +61,20 @@ def by_words(trial: Trial) -> float:
 def coin(trial: Trial) -> float:
     """Right with probability 0.5 whatever the harness says."""
     return float(random.Random(f"{trial.seed}/{trial.side}").random() < 0.5)
+
+
+def asked(trial: Trial) -> float:
+    """What the scripted model says to the task, with the tree before it: $REEF_TEST_HOME names the daemon's home."""
+    words = "\n".join([*(one.text for one in trial.tree), trial.task.prompt])
+    body = {"model": "thinker", "messages": [{"role": "user", "content": words}]}
+    answer = _client(Path(os.environ["REEF_TEST_HOME"])).call(body, session=f"episode-{trial.seed}")
+    return float(content_text(answer.json()) == "yes")
+
+
+@cache
+def _client(home: Path) -> ReefClient:
+    url = json.loads((home / "daemon.json").read_text(encoding="utf-8"))["url"]
+    return ReefClient(url, (home / "token").read_text(encoding="utf-8").strip(), scenario="s")
 
 
 def crash(context: ProposeContext) -> Any:
