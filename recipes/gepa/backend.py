@@ -21,7 +21,7 @@ from typing import Any
 from reef import failpoints
 from reef.core.artifacts import Decision, Verdict
 from reef.errors import ReefError
-from reef.evolve.backend import Invalid, LocalTrainingBackend, costs, wait
+from reef.evolve.backend import Invalid, LocalTrainingBackend, Provoked, costs, wait
 from reef.evolve.episode import Result
 from reef.evolve.journal import Journal
 from reef.evolve.processor import prepare_evolve_step
@@ -65,22 +65,22 @@ class GEPABackend(LocalTrainingBackend):
 
     def make(self, request: StepRequest, journal: Journal) -> Outcome:
         """One iteration; a child that is kept is published when it is better than what is served."""
-        held = ReleaseChain(self._store).held(request.scenario)
+        held = ReleaseChain(self.store).held(request.scenario)
         if held is not None and held.parent == request.parent.release_id:
             return Blocked(f"{held.release_id} waits for review: the archive goes on with it, or without it", _HELD_S)
-        step = _Step(self, request, journal, read_tree(self._folder, request.parent.content_id))
+        step = _Step(self, request, journal, read_tree(self.folder, request.parent.content_id))
         try:
             head = step.place_of_head()
             found = step.search.iterate(step, self._given(step, head))
-        except Cut as cut:
-            return step.skip("inconclusive", cut.message)
+        except (Cut, Provoked) as end:
+            return step.skip("inconclusive", end.message)
         return self._ended(step, head, found)
 
     def _given(self, step: _Step, head: int) -> Given | None:
         """A finished change that was handed in: of what is served."""
         if "proposal" not in (step.request.payload.get("asked") or {}):
             return None
-        proposal = step.journal.proposal() or self._new_proposal(step.request, step.head, step.journal)
+        proposal = step.journal.proposal() or self.new_proposal(step.request, step.head, step.journal)
         return Given(head, texts_of(self.admitted(step.head, proposal)))
 
     def _ended(self, step: _Step, head: int, found: Iteration) -> Outcome:
@@ -114,20 +114,21 @@ class GEPABackend(LocalTrainingBackend):
         return proposal.why if proposal is not None else ""
 
     def measured(self, step: _Step, slot: Slot, side: str, tree: Tree) -> Result:
-        """One episode that says something of the tree, tried again while it does not; raises Outage or Invalid.
+        """One episode that says something of the tree, tried again while it does not; raises Outage, Provoked or Invalid.
 
         A tree that breaks the agent twice fails the task, if what is served does not break it as well.
         """
-        go_on, last = step.request.go_on, ""
-        for attempt in range(self._settings.retries + 1):
-            wait(self._settings.retry_s * 2 ** (attempt - 1) if attempt else 0.0, go_on)
+        go_on, last, away = step.request.go_on, "", False
+        for attempt in range(self.settings.retries + 1):
+            wait(self.settings.retry_s * 2 ** (attempt - 1) if attempt else 0.0, go_on)
             result = self.side(step.journal, slot, side, tree, go_on)
             if result.score is not None:
                 return result
             last = result.trouble or ""
+            away |= not result.calls
             if result.broken and side == "incumbent":
                 raise Invalid(f"task {slot.task}: {last}")
-            if result.broken and attempt >= min(self._settings.retries, 1):
+            if result.broken and attempt >= min(self.settings.retries, 1):
                 other = self.side(
                     step.journal, replace(slot, number=slot.number + step.slots_end), "incumbent", step.head, go_on
                 )
@@ -135,7 +136,9 @@ class GEPABackend(LocalTrainingBackend):
                     raise Invalid(f"task {slot.task}: {other.trouble}")
                 if other.score is not None:
                     return Result(0.0, said=last)
-        raise Outage(f"task {slot.task} could not be run {self._settings.retries + 1} times: {last}")
+        if not away and go_on():  # each time the agent reached the model's server, and that failed
+            self.bound(step.journal, slot, last)
+        raise Outage(f"task {slot.task} could not be run {self.settings.retries + 1} times: {last}")
 
 
 class _Step:
@@ -144,9 +147,9 @@ class _Step:
     def __init__(self, backend: GEPABackend, request: StepRequest, journal: Journal, head: Tree) -> None:
         self.backend, self.request, self.journal, self.head = backend, request, journal, head
         self.reflected = False
-        knobs, tasks = backend._knobs, list(backend._tasks.values())
+        knobs, tasks = backend.knobs, list(backend.tasks.values())
         names = [task.name for task in tasks]
-        what = [[task.name, task.graded, task.protected, task.timeout_s] for task in tasks], backend._texts
+        what = [[task.name, task.graded, task.protected, task.timeout_s] for task in tasks], backend.texts
         bound = [knobs[name] for name in ("adapter", "evaluate", "model")]
         self._ground = hashlib.sha256(json.dumps([what, bound]).encode()).hexdigest()[:16]
         settings = Settings(knobs["minibatch"], knobs["merges"], knobs["merge_overlap"])
@@ -179,7 +182,7 @@ class _Step:
 
     def components(self, texts: Texts) -> Sequence[str]:
         """The entries of the kinds that may be changed; of a tree without any the first that there will be."""
-        allowed = self.backend._settings.kinds
+        allowed = self.backend.settings.kinds
         found = [name for name in sorted(texts) if name.partition("/")[0] in allowed]
         return found or [f"{next(kind for kind in BEGINS if kind in allowed)}/learned"]
 
@@ -202,8 +205,8 @@ class _Step:
         backend.doing = {**backend.doing, "phase": "proposing"}
         proposal = self.journal.proposal()
         if proposal is None:
-            chars = backend._settings.prompt_chars
-            reports = backend._machine.transcripts(self.request.payload["runs"], chars // 2)
+            chars = backend.settings.prompt_chars
+            reports = backend.machine.transcripts(self.request.payload["runs"], chars // 2)
             tried = self._tried(tree, tasks, scores, chars - chars // 2)
             proposal = backend.proposed(self.request, self.journal, tree, reports, tried=tried, target=(kind, name))
         if "REEF_FAILPOINT" in os.environ:
@@ -264,7 +267,7 @@ class _Step:
 
     def _scores(self, phase: str, tree: Tree, slots: Sequence[Slot], side: str) -> list[float]:
         backend, found = self.backend, list[float]()
-        parallel = backend._settings.parallel
+        parallel = backend.settings.parallel
         with ThreadPoolExecutor(parallel, thread_name_prefix="reef-episode") as pool:
             while todo := slots[len(found) : len(found) + parallel]:
                 backend.doing = {**backend.doing, "phase": phase, "episodes": self._run}
@@ -298,7 +301,7 @@ class _Step:
             name, share = f"task {slot.task}", chars // len(tasks)
             if calls := self.journal.calls(episode):
                 run = {"report_id": name, "score": score, "feedback": result.said, "references": calls}
-                found += self.backend._machine.transcripts([run], share)
+                found += self.backend.machine.transcripts([run], share)
             else:
                 found.append(Transcript(name, score, result.said[:share], "(it made no model call)"))
         return found

@@ -103,7 +103,8 @@ class Invalid(ReefError):
 class LocalTrainingBackend(HarnessRuntime):
     """Serves trees as HarnessRuntime does, and makes steps for one scenario.
 
-    A method of its own overrides ``make`` and builds it from ``proposed``, ``admitted``, ``side``, ``over`` and ``held``.
+    A method of its own overrides ``make`` and builds it from the other methods and attributes without an underscore:
+    ``proposed`` and ``admitted``, ``side`` with ``bound`` and ``over``, ``held`` and ``candidate``.
     """
 
     def __init__(
@@ -120,10 +121,10 @@ class LocalTrainingBackend(HarnessRuntime):
         knobs: Mapping[str, Any],
     ) -> None:
         super().__init__(home, seed)
-        self._folder, self._store, self._settings, self._machine = home, store, settings, machine
-        self._propose, self._evaluate, self._knobs = propose, evaluate, knobs
-        self._tasks = {task.name: task for task in tasks}
-        self._texts = [text for task in tasks for text in task.texts()]
+        self.folder, self.store, self.settings, self.machine = home, store, settings, machine
+        self._propose, self._evaluate, self.knobs = propose, evaluate, knobs
+        self.tasks = {task.name: task for task in tasks}
+        self.texts = [text for task in tasks for text in task.texts()]
         self._agent_starts = False
         self._given_away: dict[str, float] = {}
         self._testing = ""
@@ -140,12 +141,12 @@ class LocalTrainingBackend(HarnessRuntime):
 
         ``step`` is how many steps are committed: counted again only when that changes, or a test begins.
         """
-        if self._settings.gate.rule != "paired-e":
+        if self.settings.gate.rule != "paired-e":
             return None
         key = step, self._testing
         if self._budget[0] != key:
-            tests, published = Journal(self._store, scenario, "").tested()
-            alpha = self._settings.gate.alpha
+            tests, published = Journal(self.store, scenario, "").tested()
+            alpha = self.settings.gate.alpha
             spent = {"alpha": alpha, "used": sum(map(share_of_budget, range(1, tests + 1)))}
             counted = {"tests": tests, "published": published, "next_level": level_of(alpha, tests + 1, published)}
             self._budget = key, {**spent, **counted}
@@ -153,8 +154,8 @@ class LocalTrainingBackend(HarnessRuntime):
 
     def step(self, prepared: Prepared) -> Outcome:
         """Propose, screen, compare, judge. Idempotent by step id: what the journal has is not done again."""
-        request, settings = prepared.request, self._settings
-        journal = Journal(self._store, request.scenario, request.step_id)
+        request, settings = prepared.request, self.settings
+        journal = Journal(self.store, request.scenario, request.step_id)
         if settings.max_steps and journal.steps() >= settings.max_steps:
             return Blocked(f"max_steps: {settings.max_steps} steps have been made", 3600.0)
         self.doing = {"phase": "proposing", "step_id": request.step_id}
@@ -174,8 +175,8 @@ class LocalTrainingBackend(HarnessRuntime):
 
     def make(self, request: StepRequest, journal: Journal) -> Outcome:
         """The step itself; raises Refusal, Invalid or Outage for what ends it early."""
-        incumbent = read_tree(self._folder, request.parent.content_id)
-        proposal = journal.proposal() or self._new_proposal(request, incumbent, journal)
+        incumbent = read_tree(self.folder, request.parent.content_id)
+        proposal = journal.proposal() or self.new_proposal(request, incumbent, journal)
         if "REEF_FAILPOINT" in os.environ:
             failpoints.hit("evolve-proposed")
         made = self.admitted(incumbent, proposal)
@@ -187,19 +188,19 @@ class LocalTrainingBackend(HarnessRuntime):
         state: Mapping[str, Any] | None = None,
     ) -> Candidate:  # fmt: skip
         """``made``, durable, with what was found of it; ``state`` as in Candidate."""
-        artifact = keep_tree(self._folder, made)
+        artifact = keep_tree(self.folder, made)
         journal.judged(_STATES[verdict.decision], verdict.reason)
         return Candidate(request.step_id, artifact, metrics, verdict=verdict, state=state or {})
 
     def admitted(self, tree: Tree, proposal: Proposal) -> Tree:
         """The tree that ``proposal`` makes of ``tree``; raises Refusal with the first reason against it."""
-        return admit(tree, proposal, allowed=self._settings.kinds, tasks=self._texts)
+        return admit(tree, proposal, allowed=self.settings.kinds, tasks=self.texts)
 
     def settle(self, step_id: str, content_id: str | None) -> None:
         """What agents of older steps printed goes; scores stay in the journal."""
         self._provoked.clear()
         with contextlib.suppress(FileNotFoundError):  # another scenario's step may do the same just now
-            found = [(one.stat().st_mtime, one) for one in (self._folder / "episodes").glob("*")]
+            found = [(one.stat().st_mtime, one) for one in (self.folder / "episodes").glob("*")]
             for _, old in sorted(found, reverse=True)[_KEPT_STEPS:]:
                 shutil.rmtree(old, ignore_errors=True)
 
@@ -213,25 +214,26 @@ class LocalTrainingBackend(HarnessRuntime):
         if self._agent_starts or self._evaluate is not default.evaluate:  # only that one is sure to need it
             return
         try:
-            self._machine.preflight()
+            self.machine.preflight()
         except Outage:
             raise
         except ReefError as error:
             raise Invalid(f"{error.message} ({error.hint})" if error.hint else error.message) from error
-        for task in self._tasks.values():
+        for task in self.tasks.values():
             wait(0.0, go_on)
-            if score := self._machine.untouched(task).score:
+            if score := self.machine.untouched(task).score:
                 self._given_away[task.name] = score
                 log.warning("task %s scores %g when nothing is done", task.name, score)
         self._agent_starts = True
 
-    def _new_proposal(self, request: StepRequest, incumbent: Tree, journal: Journal) -> Proposal:
+    def new_proposal(self, request: StepRequest, incumbent: Tree, journal: Journal) -> Proposal:
+        """A change of what is served: the one that was handed in, else the proposer's; kept in the journal."""
         asked: Mapping[str, Any] = request.payload.get("asked") or {}
         if "proposal" in asked:
             by = str(asked.get("by", "person"))
             return self._kept(journal, proposal_of(asked["proposal"]), request.parent.content_id, by, {})
         return self.proposed(
-            request, journal, incumbent, self._machine.transcripts(request.payload["runs"], self._settings.prompt_chars)
+            request, journal, incumbent, self.machine.transcripts(request.payload["runs"], self.settings.prompt_chars)
         )
 
     def proposed(
@@ -247,7 +249,7 @@ class LocalTrainingBackend(HarnessRuntime):
             wait(0.0, request.go_on)
             if (why := self.over(journal, time.monotonic() - began)) is not None:
                 raise Refusal(f"propose has used up the step's budget: {why}")
-            return self._machine.ask(f"{request.step_id}-propose", system, prompt)
+            return self.machine.ask(f"{request.step_id}-propose", system, prompt)
 
         context = ProposeContext(
             request.scenario,
@@ -255,10 +257,10 @@ class LocalTrainingBackend(HarnessRuntime):
             [*reports, *tried],
             asked.get("request"),
             journal.rejected(),
-            self._settings.kinds,
+            self.settings.kinds,
             ask,
             int(request.step_id[:8], 16),
-            self._knobs,
+            self.knobs,
             target,
         )
         try:
@@ -272,7 +274,7 @@ class LocalTrainingBackend(HarnessRuntime):
         names: list[str] = []
         with contextlib.suppress(ReefError):  # edits that cannot be made are refused by the screens, in their words
             made = tree.edit(proposal.edits)
-            names = shared_names(tree, made, self._texts, "\n".join(run.text for run in reports))
+            names = shared_names(tree, made, self.texts, "\n".join(run.text for run in reports))
         origin = "request" if asked else "reports"
         return self._kept(journal, proposal, tree.content_id, origin, {**seen, "shared_with_tasks": names})
 
@@ -289,10 +291,10 @@ class LocalTrainingBackend(HarnessRuntime):
     def _verdict(
         self, request: StepRequest, journal: Journal, proposal: Proposal, incumbent: Tree, made: Tree
     ) -> Verdict:
-        settings = self._settings
+        settings = self.settings
         number, published = journal.tested()
         level = level_of(settings.gate.alpha, number + 1, published)
-        tasks = [Task(task.name, task.protected) for task in self._tasks.values()]
+        tasks = [Task(task.name, task.protected) for task in self.tasks.values()]
         rule = start(settings.gate, tasks, int(request.step_id[:8], 16), level)
         began, spent = time.monotonic(), journal.spent()
         self.doing = {**self.doing, "phase": "comparing", **self._estimate(journal, len(tasks))}
@@ -326,7 +328,7 @@ class LocalTrainingBackend(HarnessRuntime):
             "given_away": self._given_away,
         }
         code = sorted(proposal.kinds & CODE_KINDS)
-        mode = self._settings.mode
+        mode = self.settings.mode
         asks = mode == "manual" or (mode == "hybrid" and not proposal.kinds <= _TEXT_KINDS)
         if verdict.decision is Decision.ACCEPT and (code or asks):
             why = f"{code[0]} is executed" if code else f"mode {mode}"
@@ -341,8 +343,8 @@ class LocalTrainingBackend(HarnessRuntime):
         sides = dict(zip(_SIDES, trees, strict=True))
         order = _SIDES if slot.candidate_first else _SIDES[::-1]
         last, away = "", False
-        for attempt in range(self._settings.retries + 1):
-            wait(self._settings.retry_s * 2 ** (attempt - 1) if attempt else 0.0, go_on)
+        for attempt in range(self.settings.retries + 1):
+            wait(self.settings.retry_s * 2 ** (attempt - 1) if attempt else 0.0, go_on)
             found = {
                 side: (sides[side].content_id, self.side(journal, slot, side, sides[side], go_on)) for side in order
             }
@@ -350,7 +352,7 @@ class LocalTrainingBackend(HarnessRuntime):
             if incumbent.broken:
                 raise Invalid(f"task {slot.task}: {incumbent.trouble}")
             # What is served starts there: the change broke the agent, when it does so twice.
-            if candidate.broken and incumbent.score is not None and attempt >= min(self._settings.retries, 1):
+            if candidate.broken and incumbent.score is not None and attempt >= min(self.settings.retries, 1):
                 found["candidate"] = (found["candidate"][0], Result(0.0, said=f"{candidate.trouble}"))
             if all(result.score is not None for _, result in found.values()):
                 pair = journal.keep(slot, found)
@@ -360,21 +362,21 @@ class LocalTrainingBackend(HarnessRuntime):
             last = candidate.trouble or incumbent.trouble or ""
             away |= any(one.score is None and not one.calls for one in (candidate, incumbent))
         if not away and go_on():  # each time an agent reached the model's server, and that failed
-            self._bound(journal, slot, last)
-        raise Outage(f"task {slot.task} could not be run {self._settings.retries + 1} times: {last}")
+            self.bound(journal, slot, last)
+        raise Outage(f"task {slot.task} could not be run {self.settings.retries + 1} times: {last}")
 
-    def _bound(self, journal: Journal, slot: Slot, last: str) -> None:
+    def bound(self, journal: Journal, slot: Slot, last: str) -> None:
         """Count a round that failed though the model answers a plain question; raises Provoked when there were too many.
 
         An outage is waited for however long it takes: there the question fails too.
         """
         try:
-            self._machine.ask(f"{journal.step_id}-asked", "Answer with one word.", "Are you there?")
+            self.machine.ask(f"{journal.step_id}-asked", "Answer with one word.", "Are you there?")
         except Outage:
             return
         rounds = self._provoked[slot.number] = self._provoked.get(slot.number, 0) + 1
-        if 0 < self._settings.outage_rounds <= rounds:
-            runs = rounds * (self._settings.retries + 1)
+        if 0 < self.settings.outage_rounds <= rounds:
+            runs = rounds * (self.settings.retries + 1)
             raise Provoked(f"task {slot.task} failed {runs} times while the model answers others: {last}")
 
     def side(self, journal: Journal, slot: Slot, side: str, tree: Tree, go_on: Callable[[], bool]) -> Result:
@@ -383,13 +385,13 @@ class LocalTrainingBackend(HarnessRuntime):
             known = journal.reusable(tree.content_id, slot.task, slot.number)
             if known is not None:
                 return Result(known, said="an earlier step's result", reused=True)
-        task = self._tasks[slot.task]
+        task = self.tasks[slot.task]
         name = f"{journal.step_id}-{slot.number}-{side}"
 
         def episode() -> Result:
             wait(0.0, go_on)
             try:
-                return self._machine.run(self._machine.spec(name, tree, task, slot.seed), go_on)
+                return self.machine.run(self.machine.spec(name, tree, task, slot.seed), go_on)
             except (ReefError, OSError) as error:  # before the agent has begun, nothing is its doing or the tree's
                 raise Outage(error.message if isinstance(error, ReefError) else str(error)) from error
 
@@ -397,7 +399,7 @@ class LocalTrainingBackend(HarnessRuntime):
 
     def over(self, journal: Journal, seconds: float) -> str | None:
         """Which of the step's budgets is spent, in words."""
-        limits, spent = self._settings, journal.spent()
+        limits, spent = self.settings, journal.spent()
         cost = (spent.tokens_in * limits.price_in + spent.tokens_out * limits.price_out) / 1e6
         for name, used, limit in (
             ("max_calls", spent.calls, limits.max_calls),
@@ -411,12 +413,12 @@ class LocalTrainingBackend(HarnessRuntime):
 
     def _estimate(self, journal: Journal, tasks: int) -> dict[str, Any]:
         """What the step can cost at most: pairs, and from earlier episodes minutes and model calls."""
-        gate, typical = self._settings.gate, journal.typical()
+        gate, typical = self.settings.gate, journal.typical()
         pairs = gate.screen + gate.pairs if gate.rule == "paired-e" else gate.repeats * tasks
         found: dict[str, Any] = {"pairs": 0, "pairs_at_most": pairs}
         if typical is not None:
             seconds, calls = typical
-            found["minutes_at_most"] = round(2 * pairs * seconds / 60 / self._settings.parallel, 3)
+            found["minutes_at_most"] = round(2 * pairs * seconds / 60 / self.settings.parallel, 3)
             found["model_calls_at_most"] = round(2 * pairs * calls)
         return found
 

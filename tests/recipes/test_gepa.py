@@ -44,6 +44,8 @@ def wanted(trial: Trial) -> Result:
     text = " ".join(one.text for one in trial.tree)
     if "breaks the agent" in text:
         raise ValueError("the agent does not start")
+    if "provokes" in text:
+        return Result(None, "the model's server answered 500", calls=1)
     return Result(float(trial.task.name in re.findall(r"\w+", text)), said=f"wanted: {trial.task.name}")
 
 
@@ -340,6 +342,17 @@ def test_a_change_that_breaks_the_agent_is_rejected_and_what_is_served_is_not_bl
     with evolving(tmp_path / "other", mind, **GEPA, reef_seed=str(seed.parent)) as (_, client, _):
         fail(client)
         assert eventually(lambda: "invalid: task" in client.get("/reef/scenarios/s")["detail"])
+
+
+def test_a_change_that_provokes_failures_ends_its_step_and_not_the_archive(tmp_path: Path) -> None:
+    def mind(body: Any) -> dict[str, Any]:
+        return {"content": json.dumps({"text": "It provokes them."})} if is_proposer(body) else {"content": "yes"}
+
+    with evolving(tmp_path, mind, **GEPA, reef_outage_rounds="1") as (one, client, _):
+        fail(client)
+        step = a_step(client)
+        assert word_of(client, step) == "inconclusive" and "while the model answers others" in step["reason"]
+        assert len(state(one.home)["gepa"]["programs"]) == 1
 
 
 def test_a_budget_that_is_spent_ends_the_step_and_the_archive_goes_on(tmp_path: Path) -> None:
