@@ -327,6 +327,42 @@ def test_a_release_that_is_held_is_waited_for(tmp_path: Path) -> None:
         assert same(one.home, alone(2)[1][1])
 
 
+def test_code_is_held_for_a_person(tmp_path: Path) -> None:
+    def mind(body: Any) -> dict[str, Any]:
+        return {"content": json.dumps({"text": "// alpha beta delta"})} if is_proposer(body) else {"content": "done"}
+
+    seed = tmp_path / "seed" / "code_extension"
+    seed.mkdir(parents=True)
+    (seed / "look.ts").write_text("// nothing", encoding="utf-8")
+    with evolving(tmp_path, mind, **GEPA, reef_seed=str(seed.parent), reef_kinds="code_extension") as (_, client, _):
+        fail(client)
+        step = a_step(client)
+        assert word_of(client, step) == "held"
+        assert "code_extension is executed" in client.release("s", step["release_id"])["verdict"]["reason"]
+
+
+def test_an_outage_is_waited_for_and_the_proposer_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch = tmp_path / "switch"
+    monkeypatch.setenv("REEF_TEST_SWITCH", str(switch))
+
+    def mind(body: Any) -> dict[str, Any]:
+        if is_proposer(body):
+            switch.write_text("outage", encoding="utf-8")
+            return {"content": json.dumps({"text": "Work carefully."})}
+        return {"content": "done"}
+
+    with evolving(tmp_path, mind, **{**GEPA, "reef_evaluate": "tests.evolve.world:switched"}) as (_, client, thinker):
+        report = fail(client)
+        assert eventually(lambda: "the provider is down" in client.get("/reef/scenarios/s")["detail"])
+        assert client.get("/reef/scenarios/s/steps")["steps"] == []
+        switch.unlink()
+        client.act("s", "resume")
+        assert a_step(client)["outcome"] == "release" and client.record(report)["state"] == "consumed"
+        assert sum(is_proposer(body) for body in thinker.bodies) == 1
+
+
 def test_a_change_that_breaks_the_agent_is_rejected_and_what_is_served_is_not_blamed(tmp_path: Path) -> None:
     def mind(body: Any) -> dict[str, Any]:
         return {"content": json.dumps({"text": "It breaks the agent."})} if is_proposer(body) else {"content": "done"}
