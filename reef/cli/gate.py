@@ -197,9 +197,9 @@ def show(
                 Text(f"  {'✓' if check.get('ok') else '✗'} {name} {check.get('value')} (limit {check.get('limit')})")
             )
         return
-    tested = iter(evidence["trajectory"])
+    tested, tokens = iter(evidence["trajectory"]), any(len(pair) > 7 for pair in evidence["pairs"])
     table(
-        ("pair", "stage", "task", "candidate", "incumbent", "log e"),
+        ("pair", "stage", "task", "candidate", "incumbent", "log e", *(("tokens",) if tokens else ())),
         (
             (
                 pair[0],
@@ -208,6 +208,7 @@ def show(
                 f"{pair[5]:g}",
                 f"{pair[6]:g}",
                 f"{next(tested, 0.0):+.2f}" if pair[1] == "test" else "",
+                *(" / ".join("?" if one is None else f"{one:,}" for one in pair[7:]),) * tokens,
             )
             for pair in evidence["pairs"]
         ),

@@ -355,6 +355,7 @@ class LocalTrainingBackend(HarnessRuntime):
             if candidate.broken and incumbent.score is not None and attempt >= min(self.settings.retries, 1):
                 found["candidate"] = (found["candidate"][0], Result(0.0, said=f"{candidate.trouble}"))
             if all(result.score is not None for _, result in found.values()):
+                self._check_tokens(journal, candidate, incumbent)
                 pair = journal.keep(slot, found)
                 if "REEF_FAILPOINT" in os.environ:
                     failpoints.hit("evolve-pair")
@@ -364,6 +365,13 @@ class LocalTrainingBackend(HarnessRuntime):
         if not away and go_on():  # each time an agent reached the model's server, and that failed
             self.bound(journal, slot, last)
         raise Outage(f"task {slot.task} could not be run {self.settings.retries + 1} times: {last}")
+
+    def _check_tokens(self, journal: Journal, *sides: Result) -> None:
+        """Where a saving is asked for, calls must say what they need."""
+        if self.settings.gate.saving > 0 and any(one.tokens is None and not one.reused for one in sides):
+            spent = journal.spent()
+            if not spent.tokens_in + spent.tokens_out:
+                raise Invalid("gate_saving needs the tokens of model calls, and no call of this step says them")
 
     def bound(self, journal: Journal, slot: Slot, last: str) -> None:
         """Count a round that failed though the model answers a plain question; raises Provoked when there were too many.
@@ -384,7 +392,7 @@ class LocalTrainingBackend(HarnessRuntime):
         if slot.stage == "screen" and side == "incumbent":
             known = journal.reusable(tree.content_id, slot.task, slot.number)
             if known is not None:
-                return Result(known, said="an earlier step's result", reused=True)
+                return known
         task = self.tasks[slot.task]
         name = f"{journal.step_id}-{slot.number}-{side}"
 
@@ -395,7 +403,11 @@ class LocalTrainingBackend(HarnessRuntime):
             except (ReefError, OSError) as error:  # before the agent has begun, nothing is its doing or the tree's
                 raise Outage(error.message if isinstance(error, ReefError) else str(error)) from error
 
-        return result_of(self._evaluate, Trial(tree, task, slot.seed, side, episode))
+        began = time.time()  # as records say it: a pair that is run again counts its last calls alone
+        result = result_of(self._evaluate, Trial(tree, task, slot.seed, side, episode))
+        if result.score is None or result.tokens is not None:
+            return result
+        return replace(result, tokens=journal.tokens(name, began))
 
     def over(self, journal: Journal, seconds: float) -> str | None:
         """Which of the step's budgets is spent, in words."""
@@ -454,4 +466,5 @@ def _metrics(verdict: Verdict, journal: Journal) -> dict[str, float]:
     if pairs:
         found["candidate_mean"] = sum(pair[5] for pair in pairs) / len(pairs)
         found["incumbent_mean"] = sum(pair[6] for pair in pairs) / len(pairs)
+        found |= {f"{side}_tokens": mean for side, mean in journal.tokens_of_sides().items()}
     return found

@@ -64,6 +64,7 @@ class Result:
     """``score`` in [0, 1]; None when the episode says nothing of the agent, with ``trouble`` in words.
 
     ``broken`` trouble comes again however often it is tried: a program that does not start, a check that is none.
+    ``tokens`` are those of its model calls, None where that is not known.
     """
 
     score: float | None
@@ -75,6 +76,7 @@ class Result:
     transcript: str = ""
     sandboxed: bool = False
     reused: bool = False
+    tokens: int | None = None
 
 
 def preflight(start: Sequence[str], programs: Sequence[str], mode: str) -> str | None:

@@ -91,11 +91,14 @@ class Journal:
         """
         with self.store.reading() as db:
             rows = db.execute(
-                "SELECT side, score FROM episodes WHERE step_id = ? AND number = ? AND task = ?",
+                "SELECT side, score, json_extract(result, '$.tokens') FROM episodes WHERE step_id = ? AND number = ?"
+                " AND task = ? ORDER BY side",
                 (self.step_id, slot.number, slot.task),
             ).fetchall()
-        found = {side: float(score) for side, score in rows}
-        return Pair(slot, found["candidate"], found["incumbent"]) if len(found) == 2 else None
+        if [row[0] for row in rows] != ["candidate", "incumbent"]:
+            return None
+        (_, candidate, ours), (_, incumbent, theirs) = rows
+        return Pair(slot, float(candidate), float(incumbent), ours, theirs)
 
     def keep(self, slot: Slot, results: Mapping[str, tuple[str, Result]]) -> Pair:
         """Keep both sides of a pair, content id and result each, in one transaction."""
@@ -106,7 +109,7 @@ class Journal:
         return kept
 
     def _row(self, slot: Slot, side: str, content_id: str, result: Result) -> tuple[Any, ...]:
-        names = ("said", "calls", "seconds", "transcript", "sandboxed", "reused")
+        names = ("said", "calls", "seconds", "transcript", "sandboxed", "reused", "tokens")
         detail = json.dumps({name: getattr(result, name) for name in names})
         what = self.step_id, slot.number, side, content_id, slot.task, slot.seed
         return *what, result.score, detail, time.time()
@@ -132,15 +135,42 @@ class Journal:
             rows = db.execute("SELECT id FROM records WHERE session = ? ORDER BY seq", (episode,)).fetchall()
         return [str(row[0]) for row in rows]
 
-    def reusable(self, content_id: str, task: str, number: int) -> float | None:
+    def tokens(self, episode: str, since: float) -> int | None:
+        """Tokens of an episode's calls since then, prompts and answers; None for no call, or one that does not say.
+
+        Anthropic's figure for a prompt leaves out what was read from a cache or written to one, the others' holds it.
+        """
+        with self.store.reading() as db:
+            calls, said, tokens = db.execute(
+                "SELECT COUNT(*), COUNT(json_extract(meta, '$.usage.input_tokens') +"
+                " json_extract(meta, '$.usage.output_tokens')), SUM(json_extract(meta, '$.usage.input_tokens') +"
+                " json_extract(meta, '$.usage.output_tokens') + CASE json_extract(meta, '$.route') WHEN 'messages' THEN"
+                " COALESCE(json_extract(meta, '$.usage.cached_tokens'), 0) +"
+                " COALESCE(json_extract(meta, '$.usage.cache_creation_tokens'), 0) ELSE 0 END)"
+                " FROM records WHERE session = ? AND created_at >= ? AND state <> 'failed'",
+                (episode, since),
+            ).fetchone()
+        return int(tokens) if calls and said == calls else None
+
+    def tokens_of_sides(self) -> dict[str, float]:
+        """Mean tokens of the step's episodes by side, of those where it is known."""
+        with self.store.reading() as db:
+            rows = db.execute(
+                "SELECT side, AVG(json_extract(result, '$.tokens')) AS mean FROM episodes WHERE step_id = ?"
+                " GROUP BY side HAVING mean IS NOT NULL",
+                (self.step_id,),
+            ).fetchall()
+        return {str(side): float(mean) for side, mean in rows}
+
+    def reusable(self, content_id: str, task: str, number: int) -> Result | None:
         """A result of an earlier step's tree on ``task``, for the screen only (docs/gate.md): the ``number``-th newest."""
         with self.store.reading() as db:
             row = db.execute(
-                "SELECT score FROM episodes WHERE content_id = ? AND task = ? AND step_id <> ? AND"
-                " NOT json_extract(result, '$.reused') ORDER BY created_at DESC LIMIT 1 OFFSET ?",
+                "SELECT score, json_extract(result, '$.tokens') FROM episodes WHERE content_id = ? AND task = ?"
+                " AND step_id <> ? AND NOT json_extract(result, '$.reused') ORDER BY created_at DESC LIMIT 1 OFFSET ?",
                 (content_id, task, self.step_id, number),
             ).fetchone()
-        return None if row is None else float(row[0])
+        return row and Result(float(row[0]), said="an earlier step's result", reused=True, tokens=row[1])
 
     def spent(self) -> Spent:
         """Counted from what is stored: its episodes, and the recorded calls that carry its id."""

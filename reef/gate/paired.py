@@ -45,6 +45,16 @@ class Pair:
     slot: Slot
     candidate: float
     incumbent: float
+    candidate_tokens: int | None = None
+    incumbent_tokens: int | None = None
+
+    @property
+    def saved(self) -> float | None:
+        """The share of tokens that the candidate needed less, in [-1, 1] (below 0 more: of its own); None where not known."""
+        if self.candidate_tokens is None or self.incumbent_tokens is None:
+            return None
+        most = max(self.candidate_tokens, self.incumbent_tokens)
+        return (self.incumbent_tokens - self.candidate_tokens) / most if most else 0.0
 
     @property
     def difference(self) -> float:
@@ -56,7 +66,8 @@ class Pair:
 class GateSettings:
     """How a candidate is judged. ``pairs`` bounds the test, ``screen`` pairs come before it and ``guard`` pairs follow it.
 
-    ``margin`` above 0 asks only that the candidate is not worse by more (for changes that make things shorter or cheaper).
+    ``margin`` above 0 asks only that the candidate is not worse by more (for changes that make things shorter or cheaper),
+    and ``saving`` that it needs fewer tokens by more than that share.
     ``graded`` says that scores lie anywhere in [0, 1]; else they are 0 or 1. ``repeats`` and ``floor`` are for the simple rules.
     """
 
@@ -67,6 +78,7 @@ class GateSettings:
     guard: int = 2
     futility: float = 5.0
     margin: float = 0.0
+    saving: float = 0.0
     graded: bool = False
     repeats: int = 1
     floor: float = 0.0
@@ -82,6 +94,13 @@ class GateSettings:
                 ("guard", self.guard, "0 or more", self.guard >= 0),
                 ("futility", self.futility, "above 1", self.futility > 1),
                 ("margin", self.margin, "0 or more and below 1", 0 <= self.margin < 1),
+                ("saving", self.saving, "0 or more and below 1", 0 <= self.saving < 1),
+                (
+                    "saving",
+                    self.saving,
+                    "0 without a margin above 0, or by another rule than paired-e",
+                    self.saving == 0 or (self.margin > 0 and self.rule == "paired-e"),
+                ),
                 ("repeats", self.repeats, "1 or more", self.repeats >= 1),
                 ("floor", self.floor, "between 0 and 1", 0 <= self.floor <= 1),
             )
@@ -185,14 +204,17 @@ class _Judged:
 
     def _evidence(self, stopped: str) -> dict[str, Any]:
         """All that ``replay`` needs, as JSON."""
+        settings, tokens = asdict(self.settings), self.settings.saving > 0
+        if not tokens:  # receipts from before there was such a setting replay to the same bits
+            del settings["saving"]
         return {
-            "settings": asdict(self.settings),
+            "settings": settings,
             "tasks": [[task.name, task.protected] for task in self.tasks],
             "seed": self.seed,
             "level": self.level,
             "pairs": [
                 [one.slot.number, one.slot.stage, one.slot.task, one.slot.seed, one.slot.candidate_first,
-                 one.candidate, one.incumbent]
+                 one.candidate, one.incumbent, *((one.candidate_tokens, one.incumbent_tokens) if tokens else ())]
                 for one in self.pairs
             ],
             "trajectory": list(self.trajectory),
@@ -211,6 +233,7 @@ class PairedTest(_Judged):
         super().__init__(settings, tasks, seed, level)
         self._screen, self._test = Tally(), Tally()
         self._for, self._against = Bets(), Bets()
+        self._saved, self._wasted = Bets(), Bets()
         self._reached: str | None = None
         if not settings.graded and settings.pairs < (fewest := fewest_wins(level)):
             raise BadConfig(
@@ -257,6 +280,11 @@ class PairedTest(_Judged):
             return
         if hurt := self._regressed(screen=True):
             self._stop(Decision.REJECT, f"worse on the protected task {hurt} ({self._screen})", "protected")
+        elif self.settings.saving > 0 and (saved := self._mean_saved("screen", 1.0)) <= self.settings.saving:
+            why = (
+                f"no sign of saving {self.settings.saving:.0%} of the tokens in {len(self.pairs)} pairs ({saved:+.1%})"
+            )
+            self._stop(Decision.REJECT, why, "screen")
         elif self._screen.wins <= self._screen.losses and self.settings.margin == 0:
             self._stop(
                 Decision.REJECT, f"no sign of being better in {len(self.pairs)} pairs ({self._screen})", "screen"
@@ -271,17 +299,40 @@ class PairedTest(_Judged):
             log_e, against = self._for.log_e, self._against.log_e
         else:
             log_e, against = log_e_sign(tally.wins, tally.losses), log_e_sign(tally.losses, tally.wins)
+        wasted = 0.0
+        if settings.saving > 0:  # both must be shown, so the weaker of the two counts, at the full level
+            log_e, wasted = min(log_e, self._add_saved(pair.saved)), self._wasted.log_e
         self.trajectory.append(log_e)
         count = tally.runs
         if log_e >= -math.log(self.level):
-            self._reached = f"{tally} in {count} fresh pairs; e-value {_number(log_e)}, {1 / self.level:.3g} needed"
+            cheaper = f"; {self._mean_saved('test'):.1%} of the tokens saved" if settings.saving > 0 else ""
+            said = f"e-value {_number(log_e)}, {1 / self.level:.3g} needed"
+            self._reached = f"{tally} in {count} fresh pairs{cheaper}; {said}"
             if not self._guards():
                 self._publish()
         elif against >= math.log(settings.futility):
             self._stop(Decision.REJECT, f"not better: {tally} in {count} fresh pairs", "futility")
+        elif wasted >= math.log(settings.futility):
+            why = (
+                f"{self._mean_saved('test'):+.1%} of the tokens saved in {count} fresh pairs, not {settings.saving:.0%}"
+            )
+            self._stop(Decision.REJECT, why, "futility")
         elif count >= settings.pairs:
             short = f"e-value {_number(log_e)}, {1 / self.level:.3g} needed"
             self._stop(Decision.INCONCLUSIVE, f"{tally} in {count} fresh pairs; {short}", "budget")
+
+    def _add_saved(self, saved: float | None) -> float:
+        """Bet on what a pair saved beyond the share that is asked for; one that is not known speaks only against."""
+        asked = self.settings.saving
+        self._saved.add((-1.0 if saved is None else saved) - asked)
+        if saved is not None:
+            self._wasted.add(asked - saved)
+        return self._saved.log_e
+
+    def _mean_saved(self, stage: str, unknown: float = 0.0) -> float:
+        """The mean share of tokens saved in those of a stage's pairs where it is known, ``unknown`` where it is in none."""
+        found = [pair.saved for pair in self.pairs if pair.slot.stage == stage and pair.saved is not None]
+        return sum(found) / len(found) if found else unknown
 
     def _publish(self) -> None:
         assert self._reached is not None
@@ -355,11 +406,11 @@ def replay(evidence: Mapping[str, Any]) -> Verdict:
         settings = GateSettings(**evidence["settings"])
         tasks = [Task(name, protected) for name, protected in evidence["tasks"]]
         rule = start(settings, tasks, evidence["seed"], evidence["level"])
-        for number, stage, task, seed, first, candidate, incumbent in evidence["pairs"]:
+        for number, stage, task, seed, first, candidate, incumbent, *tokens in evidence["pairs"]:
             slot = Slot(number, stage, task, seed, first)
             if rule.slots(1) != [slot]:
                 raise BadConfig(f"the receipt's pair {number} is not the one that was to be run then")
-            rule.add(Pair(slot, candidate, incumbent))
+            rule.add(Pair(slot, candidate, incumbent, *tokens))
         if rule.verdict is None and str(evidence["stopped"]).startswith("cut: "):
             rule.cut(evidence["stopped"].removeprefix("cut: "))
     except (KeyError, TypeError, ValueError) as error:

@@ -15,8 +15,8 @@ from reef.gate.paired import GateSettings, Pair, Slot, Task, start
 _KINDS = ((0.35, 0.05), (0.35, 0.95), (0.30, 0.5))
 """Shares of tasks and their pass rates: nearly always failed, nearly always passed, flaky."""
 
-Play = Callable[[Slot, random.Random], tuple[float, float]]
-"""Scores of candidate and incumbent in one pair."""
+Play = Callable[[Slot, random.Random], tuple[float, float] | Pair]
+"""Scores of candidate and incumbent in one pair, or the pair itself."""
 Population = Callable[[random.Random], tuple[Sequence[Task], Play]]
 """Draws the tasks that one candidate is compared on."""
 
@@ -54,7 +54,8 @@ def simulate(
         rule = start(settings, tasks, draw.getrandbits(31), level)
         count = 0
         while slots := rule.slots(1):
-            rule.add(Pair(slots[0], *play(slots[0], draw)))
+            found = play(slots[0], draw)
+            rule.add(found if isinstance(found, Pair) else Pair(slots[0], *found))
             count += 1
         assert rule.verdict is not None
         published += rule.verdict.decision is Decision.ACCEPT

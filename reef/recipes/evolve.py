@@ -149,6 +149,7 @@ class EvolveRecipe(EvolvingRecipe):
     gate_pairs: int = knob(_GATE.pairs, "most pairs of the test", gt=0)
     gate_graded: bool = knob(_GATE.graded, "scores may lie between 0 and 1")
     gate_margin: float = knob(_GATE.margin, "above 0: a proposal must only be not worse by more", ge=0)
+    gate_saving: float = knob(_GATE.saving, "with gate_margin: share of the tokens that a proposal must save", ge=0)
     gate_repeats: int = knob(_GATE.repeats, "how often wins and floor run each task", gt=0)
     gate_floor: float = knob(0.5, "what floor asks for", ge=0)
     name: str = "evolve"

@@ -62,6 +62,9 @@ def test_a_better_harness_wins_real_episodes(tmp_path: Path, box: str) -> None:
         assert [(pair[5], pair[6]) for pair in pairs] == [(1.0, 0.0)] * 3
         kept = transcripts(one.home, "candidate")
         assert len(kept) == 3 and "wrote 4 characters" in (kept[0] / "transcript.jsonl").read_text(encoding="utf-8")
+        assert release["metrics"]["candidate_tokens"] == 30 and release["metrics"]["incumbent_tokens"] == 15, (
+            "15 a call"
+        )
         assert release["metrics"]["episodes"] == 6 and release["metrics"]["model_calls"] >= 9
         assert client.record(client.records("s", type="inference")[0]["agent_record_id"])["session"].startswith(
             step["step_id"]

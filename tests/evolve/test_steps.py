@@ -164,6 +164,39 @@ def test_a_proposer_that_crashes_costs_its_round(tmp_path: Path) -> None:
         assert a_step(client, 2)["outcome"] == "refused"
 
 
+def test_a_harness_that_is_shorter_and_not_worse_is_published_and_a_longer_one_is_not(tmp_path: Path) -> None:
+    seed = tmp_path / "seed"
+    (seed / "rules").mkdir(parents=True)
+    (seed / "rules" / "care.md").write_text("Take care. " * 40, encoding="utf-8")
+    texts = iter(["Take care. " * 50, "Take care. " * 38, "Take care."])
+
+    def mind(body: Any) -> dict[str, Any]:
+        return edits(("rules", "care", next(texts))) if is_proposer(body) else {"content": "done"}
+
+    given = {"reef_evaluate": "tests.evolve.world:by_length", "reef_gate_margin": "0.2", "reef_gate_saving": "0.1"}
+    with evolving(tmp_path, mind, reef_seed=str(seed), **given) as (one, client, _):
+        for number, said in ((1, "in 10 pairs (-16.9%)"), (2, "in 10 pairs (+4.1%)")):
+            fail(client)
+            verdict = client.release("s", a_step(client, number)["release_id"])["verdict"]
+            assert verdict["decision"] == "reject" and verdict["reason"].endswith(said), verdict["reason"]
+        fail(client)
+        release = client.release("s", a_step(client, 3)["release_id"])
+        assert (
+            release["verdict"]["decision"] == "accept" and "79.6% of the tokens saved" in release["verdict"]["reason"]
+        )
+        assert release["metrics"]["candidate_tokens"] == 110 and release["metrics"]["incumbent_tokens"] == 540
+        shown = reef(one.home, "gate", "show", release["release_id"], "-s", "s")
+        assert "110 / 540" in shown.out
+        assert reef(one.home, "gate", "replay", release["release_id"], "-s", "s").code == 0
+
+
+def test_a_saving_cannot_be_judged_where_no_call_says_its_tokens(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful, reef_gate_margin="0.2", reef_gate_saving="0.1") as (_, client, _):
+        client.post("/reef/harness/proposals", {"edits": [{"kind": "skill", "name": "care", "text": SKILL}]})
+        said = eventually(lambda: (row := client.get("/reef/scenarios/s"))["state"] == "blocked" and row["detail"])
+        assert said == "invalid: gate_saving needs the tokens of model calls, and no call of this step says them"
+
+
 def test_the_verdict_of_a_release_can_be_shown_and_computed_again(tmp_path: Path) -> None:
     with evolving(tmp_path, helpful) as (one, client, _):
         fail(client)

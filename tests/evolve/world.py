@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reef.client import ReefClient, content_text
+from reef.evolve.episode import Result
 from reef.evolve.evaluate import Trial
 from reef.evolve.propose import read_answer
 from reef.evolve.values import Outage, ProposeContext
@@ -56,6 +57,11 @@ def by_words(trial: Trial) -> float:
     """A tree that says "carefully" passes; others are right now and then."""
     good = any("carefully" in one.text for one in trial.tree)
     return 1.0 if good else float(random.Random(f"{trial.seed}/{trial.side}").random() < 0.3)
+
+
+def by_length(trial: Trial) -> Result:
+    """Right whatever the tree says; a longer one costs more tokens."""
+    return Result(1.0, tokens=100 + sum(len(one.text) for one in trial.tree))
 
 
 def coin(trial: Trial) -> float:

@@ -79,6 +79,59 @@ def test_what_is_better_is_published_and_what_is_worse_is_not() -> None:
     assert simulate(shorter, differing(0.0, 0.2), runs=200, seed=1).published > 150
 
 
+def cheaper(saved: float, spread: float, passes: float = 0.7) -> Population:
+    """As good as before; of its tokens a share is saved that is spread around ``saved``."""
+
+    def population(draw: random.Random) -> tuple[list[Task], Callable[[Slot, random.Random], Pair]]:
+        def play(slot: Slot, draw: random.Random) -> Pair:
+            share = saved + draw.uniform(-spread, spread)
+            ours, theirs = (
+                (10_000 - round(10_000 * share), 10_000) if share > 0 else (10_000, round(10_000 * (1 + share)))
+            )
+            return Pair(slot, float(draw.random() < passes), float(draw.random() < passes), ours, theirs)
+
+        return [Task("any")], play
+
+    return population
+
+
+def test_what_is_not_worse_and_saves_tokens_is_published_and_what_saves_none_is_not() -> None:
+    asked = GateSettings(margin=0.3, saving=0.1, screen=0, pairs=100)
+    null = simulate(asked, cheaper(0.1, 0.6), runs=1000, seed=3)
+    assert clearly(null.published, null.runs) <= 0.05, null.published
+    assert simulate(asked, cheaper(0.4, 0.3), runs=100, seed=3).published > 80
+    assert simulate(asked, cheaper(-0.1, 0.3), runs=100, seed=3).published == 0
+    screened = replace(asked, screen=10)
+    assert simulate(screened, cheaper(0.0, 0.05), runs=100, seed=3).mean_pairs == 10
+
+
+def test_a_saving_is_in_the_receipt_and_what_is_not_known_speaks_against() -> None:
+    asked = GateSettings(margin=0.3, saving=0.1, screen=2, pairs=60)
+
+    def judged(*tokens: int | None) -> Verdict:
+        rule = start(asked, TASKS[:1], seed=9)
+        while slots := rule.slots(1):
+            rule.add(Pair(slots[0], 1.0, 1.0, *tokens))
+        assert rule.verdict is not None
+        stored = json.loads(json.dumps(rule.verdict.evidence))
+        assert replay(stored) == replace(rule.verdict, evidence=stored)
+        return rule.verdict
+
+    saved = judged(500, 1000)
+    assert saved.decision is Decision.ACCEPT and "50.0% of the tokens saved" in saved.reason
+    assert saved.evidence["pairs"][0][5:] == [1.0, 1.0, 500, 1000]
+    assert "no sign of saving 10% of the tokens in 2 pairs (+5.0%)" in judged(950, 1000).reason
+    assert "(-50.0%)" in judged(2000, 1000).reason
+    assert judged(None, 1000).decision is Decision.INCONCLUSIVE
+    with pytest.raises(BadConfig, match="without a margin"):
+        GateSettings(saving=0.1)
+
+
+def test_a_receipt_from_before_savings_replays() -> None:
+    verdict = run(start(GateSettings(), TASKS[:2], seed=3), better)
+    assert "saving" not in verdict.evidence["settings"] and all(len(pair) == 7 for pair in verdict.evidence["pairs"])
+
+
 def test_counting_wins_publishes_useless_candidates() -> None:
     for tasks, rate in ((3, 0.23), (10, 0.36), (200, 0.47)):
         found = simulate(GateSettings(rule="wins"), typical(tasks, 0.0), runs=1500, seed=2)
