@@ -186,7 +186,8 @@ def test_what_is_spent_of_the_error_budget_is_shown(tmp_path: Path) -> None:
     def shown() -> dict[str, Any]:
         return dict(schema(reef(one.home, "status", "--json"), "status")["scenarios"][0]["evolving"]["error_budget"])
 
-    with evolving(tmp_path, mind, reef_gate_pairs="12") as (one, client, _):
+    strictly = "tests.evolve.world:strictly"  # nothing wins the screen by luck
+    with evolving(tmp_path, mind, reef_gate_pairs="12", reef_evaluate=strictly) as (one, client, _):
         fail(client)
         screened = client.release("s", a_step(client)["release_id"])["verdict"]
         assert screened["evidence"]["stopped"] == "screen", screened

@@ -64,6 +64,11 @@ def by_length(trial: Trial) -> Result:
     return Result(1.0, tokens=100 + sum(len(one.text) for one in trial.tree))
 
 
+def strictly(trial: Trial) -> float:
+    """A tree that says "carefully" passes; others never do."""
+    return float(any("carefully" in one.text for one in trial.tree))
+
+
 def coin(trial: Trial) -> float:
     """Right with probability 0.5 whatever the harness says."""
     return float(random.Random(f"{trial.seed}/{trial.side}").random() < 0.5)
