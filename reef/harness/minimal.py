@@ -25,7 +25,14 @@ from reef.harness.tree import front_matter
 SHOWN_CHARS = 30_000
 """What a tool shows the model at most; more is cut in the middle, visibly."""
 _TRIES, _TIMEOUT_S = 4, 600.0
-_DEFAULTS = {"max_steps": 40, "bash_timeout_s": 120.0, "max_answer_tokens": None, "temperature": None, "system": ""}
+_DEFAULTS = {
+    "max_steps": 40,
+    "bash_timeout_s": 120.0,
+    "max_answer_tokens": None,
+    "temperature": None,
+    "system": "",
+    "tools": ["read", "write", "edit", "bash"],
+}
 _SYSTEM = (
     "You are a coding agent in a terminal. Work on the user's task with the tools you have, one step at a time, until it is "
     "done; then answer in a few words without calling a tool."
@@ -55,7 +62,10 @@ class Agent:
         self.headers |= {header: environ[name] for header, name in named.items() if environ.get(name)}
         if token := environ.get("REEF_AGENT_TOKEN"):
             self.headers["x-reef-token"] = token
-        self.tools: dict[str, Tool] = {"read": self.read, "write": self.write, "edit": self.edit, "bash": self.bash}
+        tools: dict[str, Tool] = {"read": self.read, "write": self.write, "edit": self.edit, "bash": self.bash}
+        if odd := [name for name in self.settings["tools"] if name not in tools]:
+            raise Failed(f"settings.json: tools: there is no {odd[0]!r}; there are {', '.join(tools)}")
+        self.tools = {name: tool for name, tool in tools.items() if name in self.settings["tools"]}
         if self.skills:
             self.tools["skill"] = self.skill
         self.messages: list[dict[str, Any]] = []
@@ -109,7 +119,9 @@ class Agent:
         """One model call; what may pass is tried again, honouring Retry-After."""
         import httpx
 
-        body = {"model": self.model, "messages": self.messages, "tools": [_schema(name) for name in self.tools]}
+        body: dict[str, Any] = {"model": self.model, "messages": self.messages}
+        if self.tools:  # an empty list is an error of some providers
+            body["tools"] = [_schema(name) for name in self.tools]
         given = {"max_tokens": self.settings["max_answer_tokens"], "temperature": self.settings["temperature"]}
         body |= {key: value for key, value in given.items() if value is not None}
         said, wait_s = "", 1.0

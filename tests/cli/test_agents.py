@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +140,29 @@ def test_input_exit_code_and_words_are_the_agents_own(here: World) -> None:
         assert len({row["session"] for row in client.records("default", type="inference")}) == 5
     refused(here.agent("minimal", "report"), 2, "a report needs a score or feedback")
     refused(here.agent("minimal", "report", "--score", "1", "--session", "no-such"), 4, "made no model call")
+
+
+@pytest.mark.parametrize("tools", [["read"], []])
+def test_minimal_has_the_tools_that_its_settings_name(tmp_path: Path, npm_cache: Path, tools: list[str]) -> None:
+    seed = tmp_path / "seed"
+    (seed / "config").mkdir(parents=True)
+    (seed / "config" / "minimal.json").write_text(json.dumps({"tools": tools}), encoding="utf-8")
+    call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "touch it"}'}}
+
+    def mind(body: Any) -> dict[str, Any]:
+        return {"content": "done"} if body["messages"][-1]["role"] == "tool" else {"content": "", "tool_calls": [call]}
+
+    with world(tmp_path, npm_cache, reef_seed=str(seed)) as here:
+        here.model.mind = mind
+        ok(here.install("minimal"))
+        ok(here.agent("minimal", "-p", "touch it"))
+        first, second = here.model.bodies[-2:]
+        assert [tool["function"]["name"] for tool in first.get("tools", [])] == tools and first.get("tools") != []
+        assert "there is no tool 'bash'" in second["messages"][-1]["content"]
+        assert not (here.project / "it").exists()
+        place = Place(here.agents, "minimal", "default")
+        (place.config / "settings.json").write_text('{"tools": ["shell"]}', encoding="utf-8")
+        refused(here.agent("minimal", "-p", "touch it"), 1, "there is no 'shell'", "bash")
 
 
 def test_a_change_is_asked_for_where_the_recipe_makes_some(here: World) -> None:
