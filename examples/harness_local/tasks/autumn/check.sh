@@ -1,0 +1,2 @@
+# Every line is a point of a list, and the list names: leaves, cold, tree.
+answer=$(grep .) && ! printf '%s\n' "$answer" | grep -qvE '^ *[*-]( |$)' && printf '%s\n' "$answer" | grep -qiE 'leaves|cold|tree'
