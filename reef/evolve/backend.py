@@ -22,6 +22,8 @@ from reef import failpoints
 from reef.core.artifacts import Candidate, Decision, Verdict
 from reef.errors import ReefError, Unavailable
 from reef.evolve import evaluate as default
+from reef.evolve.drafts import FOLDER as DRAFTS
+from reef.evolve.drafts import draft, drafts
 from reef.evolve.episode import Result, Spec
 from reef.evolve.evaluate import Evaluate, Trial, result_of
 from reef.evolve.journal import Journal
@@ -64,6 +66,7 @@ class EvolveSettings:
     price_in: float = 0.0
     price_out: float = 0.0
     prompt_chars: int = 60_000
+    grow_tasks: int = 0
 
 
 class Machine(Protocol):
@@ -86,6 +89,9 @@ class Machine(Protocol):
 
     def transcripts(self, runs: Sequence[Mapping[str, Any]], limit: int) -> list[Transcript]:
         """Failed runs as a proposer sees them, ``limit`` characters in all."""
+
+    def prompt(self, run: Mapping[str, Any]) -> str:
+        """What the user said first in a failed run, empty when that is not kept."""
 
 
 class Provoked(ReefError):
@@ -160,6 +166,7 @@ class LocalTrainingBackend(HarnessRuntime):
             return Blocked(f"max_steps: {settings.max_steps} steps have been made", 3600.0)
         self.doing = {"phase": "proposing", "step_id": request.step_id}
         try:
+            self._grow(request)
             self._check_agent(request.go_on)
             return self.make(request, journal)
         except Refusal as error:
@@ -205,6 +212,27 @@ class LocalTrainingBackend(HarnessRuntime):
                 shutil.rmtree(old, ignore_errors=True)
 
     # -- inside
+
+    def drafts(self, scenario: str) -> int:
+        """How many tasks wait for a person to write their check."""
+        return len(drafts(self._drafts(scenario))) if self.settings.grow_tasks else 0
+
+    def _drafts(self, scenario: str) -> Path:
+        return self.folder / DRAFTS / scenario
+
+    def _grow(self, request: StepRequest) -> None:
+        """Keep what failed runs were asked as drafts of tasks; nothing of a step depends on them."""
+        for run in request.payload["runs"] if self.settings.grow_tasks else ():
+            prompt = self.machine.prompt(run)
+            try:
+                found = draft(
+                    self._drafts(request.scenario), prompt, run, most=self.settings.grow_tasks,
+                    tasks=self.tasks.values(), mask=self.mask,
+                )  # fmt: skip
+            except OSError as error:
+                found = str(error)
+            said = f"a task is drafted and needs a check: {found}" if isinstance(found, Path) else f"no draft: {found}"
+            log.info("report %s: %s", run["report_id"], said)
 
     def _check_agent(self, go_on: Callable[[], bool]) -> None:
         """Before anything is spent: an agent that cannot start here makes every step invalid. Asked until it could once.

@@ -11,9 +11,10 @@ from typing import Any
 
 from reef.client import ReefClient, content_text
 from reef.errors import NotFound, ReefError
+from reef.evolve.drafts import first_prompt
 from reef.evolve.episode import Result, Spec, preflight, untouched
 from reef.evolve.executors import Executor
-from reef.evolve.propose import cut_middle, run_text
+from reef.evolve.propose import cut_middle, message_text, run_text
 from reef.evolve.tasks import TaskFolder
 from reef.evolve.values import Outage, Transcript
 from reef.harness.adapters import adapter
@@ -97,6 +98,18 @@ class DaemonMachine:
                 said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
                 found.append(Transcript(run["report_id"], run["score"], cut_middle(said, _SAID_CHARS), text))
         return found
+
+    def prompt(self, run: Mapping[str, Any]) -> str:
+        """From the first call of the run that is kept."""
+        with self._client() as client:
+            for reference in run["references"]:
+                try:
+                    return first_prompt(client.record(reference).get("request") or {}, message_text)
+                except NotFound:
+                    continue
+                except ReefError as error:  # the daemon is on its way down, or up
+                    raise Outage(error.message) from error
+        return ""
 
     def _conversation(self, client: ReefClient, references: Sequence[str], limit: int) -> str:
         for reference in reversed(references):

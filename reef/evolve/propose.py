@@ -64,7 +64,7 @@ def read_answer(text: str) -> Any:
 def run_text(messages: Sequence[Any], answer: str, limit: int) -> str:
     """A conversation as text of at most ``limit`` characters; what is left out in its middle is said."""
     lines = [
-        f"[{message.get('role', '?')}] {_content(message)}" for message in messages if isinstance(message, Mapping)
+        f"[{message.get('role', '?')}] {message_text(message)}" for message in messages if isinstance(message, Mapping)
     ]
     return cut_middle("\n\n".join([*lines, f"[assistant] {answer}"]), limit)
 
@@ -78,7 +78,8 @@ def cut_middle(text: str, limit: int) -> str:
     return text[: room // 2] + mark + text[len(text) - (room - room // 2) :]
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def message_text(message: Mapping[str, Any]) -> str:
+    """All text of a message, with the calls it makes."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     texts = [

@@ -62,6 +62,7 @@ class EvolvingRecipe(HarnessRecipe):
     price_in: float = knob(0.0, "price of a million prompt tokens", ge=0)
     price_out: float = knob(0.0, "price of a million answer tokens", ge=0)
     prompt_chars: int = knob(60_000, "most characters of failed runs that a proposer is shown", gt=0)
+    grow_tasks: int = knob(0, "most drafts of tasks that are kept of what failed runs were asked, 0 for none", ge=0)
     model: str | None = knob(None, "model of proposals and episodes; none: the deployment's")
     takes_requests: ClassVar[bool] = True
     backend: ClassVar[type[LocalTrainingBackend]] = LocalTrainingBackend
@@ -173,6 +174,7 @@ _LIMITS = (
     "price_in",
     "price_out",
     "prompt_chars",
+    "grow_tasks",
 )
 
 

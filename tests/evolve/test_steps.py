@@ -13,7 +13,7 @@ import pytest
 
 from reef.client import ReefClient
 from tests.cli.test_cli import reef
-from tests.evolve.world import edits, is_proposer, make_tasks, prompt_of
+from tests.evolve.world import LOOKS_LIKE_A_KEY, UPSTREAM_KEY, edits, is_proposer, make_tasks, prompt_of
 from tests.faults.world import ROOT
 from tests.harness.model import Mind, Thinker
 from tests.support import Daemon, daemon, eventually, on_thread
@@ -195,6 +195,62 @@ def test_a_saving_cannot_be_judged_where_no_call_says_its_tokens(tmp_path: Path)
         client.post("/reef/harness/proposals", {"edits": [{"kind": "skill", "name": "care", "text": SKILL}]})
         said = eventually(lambda: (row := client.get("/reef/scenarios/s"))["state"] == "blocked" and row["detail"])
         assert said == "invalid: gate_saving needs the tokens of model calls, and no call of this step says them"
+
+
+@pytest.mark.slow
+def test_what_failed_runs_were_asked_becomes_drafts_of_tasks(tmp_path: Path) -> None:
+    """Screened, capped, never used before a person has written a check; none unless somebody asks for them."""
+
+    def asked(client: ReefClient, prompt: str, count: int, feedback: str = "it is wrong") -> None:
+        said = [{"role": "system", "content": "be kind"}, {"role": "user", "content": prompt}]
+        said += [{"role": "assistant", "content": "done"}, {"role": "user", "content": "no, again"}]
+        answer = client.call({"model": "thinker", "messages": said}, session="run")
+        client.report(score=0.0, feedback=feedback, references=[answer.headers["x-reef-agent-record-id"]])
+        a_step(client, count)
+
+    made_up = iter(range(99))
+
+    def mind(body: Any) -> dict[str, Any]:
+        return edits(("rules", f"note-{next(made_up)}", "Be nice.")) if is_proposer(body) else {"content": "done"}
+
+    given = {"reef_evaluate": "tests.evolve.world:coin", "reef_gate": "wins", "reef_upstream_api_key": UPSTREAM_KEY}
+    with evolving(tmp_path, mind, **given) as (one, client, _):
+        asked(client, "Mend the parser of dates", 1)
+        assert not (one.home / "drafts").exists()
+    with evolving(tmp_path, mind, reef_grow_tasks="2", **given) as (one, client, _):
+        folder = one.home / "drafts" / "s"
+        asked(client, "Mend the parser of dates", 2, f"the key is {LOOKS_LIKE_A_KEY}")
+        (made,) = folder.iterdir()
+        assert made.name.startswith("mend-the-parser-of-dates-")
+        assert sorted(file.name for file in made.iterdir()) == ["check.py.draft", "prompt.md", "report.txt"]
+        assert (made / "prompt.md").read_text(encoding="utf-8") == "Mend the parser of dates\n"
+        report = (made / "report.txt").read_text(encoding="utf-8")
+        assert "the key is [redacted]" in report and LOOKS_LIKE_A_KEY not in report
+        for number, prompt in enumerate(
+            (
+                "mend  the parser, of DATES!",  # there as a draft
+                "Job one: write yes into answer.txt",  # there as a task
+                f"use {LOOKS_LIKE_A_KEY} for it",
+                f"use {UPSTREAM_KEY} for it",
+                "word " * 5000,
+            ),
+            start=3,
+        ):
+            asked(client, prompt, number)
+            assert [one.name for one in folder.iterdir()] == [made.name], prompt
+        for number, prompt in enumerate(("Sort the list", "Sort the other list"), start=8):
+            asked(client, prompt, number)
+        assert len(list(folder.iterdir())) == 2 and client.get("/reef/scenarios/s")["evolving"]["drafts"] == 2
+        assert f"drafts of tasks that need a check: 2 in {folder}" in reef(one.home, "status").out
+        (made / "check.py.draft").rename(made / "check.py")
+        made.rename(tmp_path / "tasks" / made.name)
+        one.stop()
+        one.start()
+        with one.client() as client:
+            asked(client, "Mend the parser of dates", 10)
+            assert len(list(folder.iterdir())) == 1, "there is a task with this prompt now"
+            pairs = client.release("s", steps(client)[0]["release_id"])["verdict"]["evidence"]["pairs"]
+            assert {pair[2] for pair in pairs} == {"one", "two", "three", made.name}
 
 
 def test_the_verdict_of_a_release_can_be_shown_and_computed_again(tmp_path: Path) -> None:
