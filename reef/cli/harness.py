@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reef.cli import harness_use
+from reef.cli import harness_use, tasks
 from reef.cli.agent_options import (
     AgentArgument,
     ScenarioOption,
@@ -27,6 +27,7 @@ harness_app = typer.Typer(no_args_is_help=True, help="Agents that run on a harne
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     harness_use.add_to(harness_app)
+    tasks.add_to(harness_app)
     app.add_typer(harness_app, name="harness")
     everything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
     app.command(context_settings=everything, add_help_option=False)(agent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ class DaemonMachine:
         start, programs = self._program()
         return Spec(
             episode,
-            _as_dict(task),
+            task.as_dict(),
             tree.as_dict(),
             self._agent,
             start,
@@ -64,7 +63,7 @@ class DaemonMachine:
 
     def untouched(self, task: TaskFolder) -> Result:
         """The task's check on what nobody has touched."""
-        return untouched(_as_dict(task), self._sandbox)
+        return untouched(task.as_dict(), self._sandbox)
 
     def run(self, spec: Spec, go_on: Callable[[], bool]) -> Result:
         """Through the executor."""
@@ -178,7 +177,3 @@ def _folders(agents: Path, start: Sequence[str]) -> list[str]:
     if not first.is_relative_to("/usr") and not first.is_relative_to(programs) and first.parent.name == "bin":
         needed.append(first.parents[1])  # a Node.js of the user's own
     return [str(one) for one in needed]
-
-
-def _as_dict(task: TaskFolder) -> dict[str, Any]:
-    return {**asdict(task), "folder": str(task.folder.resolve())}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,10 @@ class TaskFolder:
     protected: bool = False
     graded: bool = False
     timeout_s: int = 300
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, with the folder as it is called from everywhere."""
+        return {**asdict(self), "folder": str(self.folder.resolve())}
 
     def texts(self) -> list[str]:
         """Every text of the task, which no proposal may copy: the prompt, the check, the setup."""
