@@ -13,7 +13,7 @@ from reef.errors import NotFound, ReefError
 from reef.evolve.drafts import first_prompt
 from reef.evolve.episode import Result, Spec, preflight, untouched
 from reef.evolve.executors import Executor
-from reef.evolve.propose import cut_middle, message_text, run_text
+from reef.evolve.propose import cut_middle, message_text, objects, run_text
 from reef.evolve.tasks import TaskFolder
 from reef.evolve.values import Outage, Transcript
 from reef.harness.adapters import adapter
@@ -118,13 +118,14 @@ class DaemonMachine:
                 continue
             except ReefError as error:  # the daemon is on its way down, or up
                 raise Outage(error.message) from error
-            request, response = record.get("request") or {}, record.get("response") or {}
-            messages = request.get("messages") or request.get("input") or ()
-            system = (
-                [{"role": "system", "content": request["system"]}] if isinstance(request.get("system"), str) else []
-            )
-            if isinstance(messages, list) and messages:
-                return run_text([*system, *messages], _said(response), limit)
+            for request in objects([record.get("request")]):
+                system = request.get("system")
+                head = [{"role": "system", "content": system}] if isinstance(system, str) else []
+                messages = request.get("messages") or request.get("input")
+                if isinstance(messages, str):
+                    messages = [{"role": "user", "content": messages}]
+                if found := objects(messages):
+                    return run_text([*head, *found], _said(record.get("response")), limit)
         return "(its calls are not kept any more)"
 
     def _token(self) -> str:
@@ -152,20 +153,16 @@ class DaemonMachine:
             raise Outage(error.message) from error
 
 
-def _said(response: Mapping[str, Any]) -> str:
+def _said(response: Any) -> str:
     """The text of an answer of any route."""
     found: list[str] = []
-    for choice in response.get("choices") or ():
-        message = choice.get("message") or {}
-        found += [
-            str(message.get("content") or ""),
-            json.dumps(message["tool_calls"]) if message.get("tool_calls") else "",
-        ]
-    blocks = [part for item in response.get("output") or () for part in item.get("content") or [item]]
-    for block in [*(response.get("content") or ()), *blocks]:
-        found.append(
-            str(block.get("text") or json.dumps(block, ensure_ascii=False)) if isinstance(block, Mapping) else ""
-        )
+    for answer in objects([response]):
+        for message in objects([choice.get("message") for choice in objects(answer.get("choices"))]):
+            calls = message.get("tool_calls")
+            found += [str(message.get("content") or ""), json.dumps(calls) if calls else ""]
+        blocks = [part for item in objects(answer.get("output")) for part in objects(item.get("content")) or [item]]
+        for block in [*objects(answer.get("content")), *blocks]:
+            found.append(str(block.get("text") or json.dumps(block, ensure_ascii=False)))
     return "\n".join(text for text in found if text) or "(no answer)"
 
 

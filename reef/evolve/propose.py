@@ -63,9 +63,7 @@ def read_answer(text: str) -> Any:
 
 def run_text(messages: Sequence[Any], answer: str, limit: int) -> str:
     """A conversation as text of at most ``limit`` characters; what is left out in its middle is said."""
-    lines = [
-        f"[{message.get('role', '?')}] {message_text(message)}" for message in messages if isinstance(message, Mapping)
-    ]
+    lines = [f"[{one.get('role') or one.get('type', '?')}] {message_text(one)}" for one in objects(messages)]
     return cut_middle("\n\n".join([*lines, f"[assistant] {answer}"]), limit)
 
 
@@ -78,8 +76,15 @@ def cut_middle(text: str, limit: int) -> str:
     return text[: room // 2] + mark + text[len(text) - (room - room // 2) :]
 
 
+def objects(found: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list in recorded JSON, where an agent or a provider may have put anything; empty for no list."""
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list | tuple) else []
+
+
 def message_text(message: Mapping[str, Any]) -> str:
     """All text of a message, with the calls it makes."""
+    if "role" not in message:  # an item of the responses format: a call of a tool, or what came of it
+        return " ".join(str(message[name]) for name in ("name", "arguments", "output") if message.get(name))
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     texts = [
@@ -88,9 +93,6 @@ def message_text(message: Mapping[str, Any]) -> str:
         else part
         for part in parts
     ]
-    calls = [
-        f"(calls {call.get('function', {}).get('name')} {call.get('function', {}).get('arguments')})"
-        for call in message.get("tool_calls") or ()
-        if isinstance(call, Mapping)
-    ]
+    functions = objects([call.get("function") for call in objects(message.get("tool_calls"))])
+    calls = [f"(calls {one.get('name')} {one.get('arguments')})" for one in functions]
     return "\n".join(str(text) for text in [*texts, *calls] if text)

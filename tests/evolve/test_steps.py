@@ -288,3 +288,31 @@ def test_a_proposer_is_shown_no_more_of_a_run_than_it_may_be(tmp_path: Path) -> 
         a_step(client)
         shown = prompt_of(next(body for body in thinker.bodies if is_proposer(body)))
         assert "characters left out" in shown and len(shown) < 5000
+
+
+RUNS: dict[str, tuple[str, Any, str]] = {
+    "calls that are none": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "fix auth.py"}, {"role": "assistant", "tool_calls": [{"function": None}, 5]}]},
+        "[user] fix auth.py",
+    ),
+    "words": ("/v1/responses", {"input": "fix auth.py"}, "[user] fix auth.py"),
+    "items": (
+        "/v1/responses",
+        {"input": [{"role": "user", "content": "fix it"},
+                   {"type": "function_call", "call_id": "c", "name": "shell", "arguments": '{"cmd": "ls"}'},
+                   {"type": "function_call_output", "call_id": "c", "output": "auth.py"}]},
+        '[function_call] shell {"cmd": "ls"}\n\n[function_call_output] auth.py',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_proposer_is_shown_what_was_recorded_whatever_it_looks_like(tmp_path: Path, run: str) -> None:
+    path, body, said = RUNS[run]
+    with evolving(tmp_path, helpful, reef_gate="wins", reef_upstream_api="chat") as (_, client, thinker):
+        answer = client.http.post(path, json={"model": "thinker", **body}, headers={"x-reef-scenario": "s"})
+        client.report(score=0.0, references=[answer.headers["x-reef-agent-record-id"]])
+        assert a_step(client)["outcome"] == "release"
+        asked = next(body for body in thinker.bodies if is_proposer(body))
+        assert said in asked["messages"][1]["content"]
