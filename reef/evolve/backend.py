@@ -30,7 +30,7 @@ from reef.evolve.journal import Journal
 from reef.evolve.screens import admit, hidden, shared_names, without_credentials
 from reef.evolve.tasks import TaskFolder
 from reef.evolve.values import CODE_KINDS, Outage, Proposal, Propose, ProposeContext, Refusal, Transcript, proposal_of
-from reef.gate import GateSettings, Pair, Slot, Task, level_of, share_of_budget, start
+from reef.gate import GateSettings, Pair, Rule, Slot, Task, level_of, share_of_budget, start
 from reef.harness.tree import Tree
 from reef.runtime import Blocked, Outcome, Prepared, Refused, Stale, StepRequest
 from reef.store import Store
@@ -183,11 +183,12 @@ class LocalTrainingBackend(HarnessRuntime):
     def make(self, request: StepRequest, journal: Journal) -> Outcome:
         """The step itself; raises Refusal, Invalid or Outage for what ends it early."""
         incumbent = read_tree(self.folder, request.parent.content_id)
+        rule = self._rule(request, journal)  # one that can publish nothing is refused before anything is spent
         proposal = journal.proposal() or self.new_proposal(request, incumbent, journal)
         if "REEF_FAILPOINT" in os.environ:
             failpoints.hit("evolve-proposed")
         made = self.admitted(incumbent, proposal)
-        verdict = self._verdict(request, journal, proposal, incumbent, made)
+        verdict = self.held(self._compared(request, journal, rule, (made, incumbent)), proposal, request)
         return self.candidate(request, journal, made, verdict, _metrics(verdict, journal))
 
     def candidate(
@@ -316,16 +317,17 @@ class LocalTrainingBackend(HarnessRuntime):
             raise Refusal(reason)
         return replace(proposal, why=clean["why"])
 
-    def _verdict(
-        self, request: StepRequest, journal: Journal, proposal: Proposal, incumbent: Tree, made: Tree
-    ) -> Verdict:
-        settings = self.settings
+    def _rule(self, request: StepRequest, journal: Journal) -> Rule:
+        gate = self.settings.gate
         number, published = journal.tested()
-        level = level_of(settings.gate.alpha, number + 1, published)
         tasks = [Task(task.name, task.protected) for task in self.tasks.values()]
-        rule = start(settings.gate, tasks, int(request.step_id[:8], 16), level)
+        return start(gate, tasks, int(request.step_id[:8], 16), level_of(gate.alpha, number + 1, published))
+
+    def _compared(self, request: StepRequest, journal: Journal, rule: Rule, trees: tuple[Tree, Tree]) -> Verdict:
+        """Run pairs of ``trees``, the candidate's first, until ``rule`` has a verdict."""
+        settings = self.settings
         began, spent = time.monotonic(), journal.spent()
-        self.doing = {**self.doing, "phase": "comparing", **self._estimate(journal, len(tasks))}
+        self.doing = {**self.doing, "phase": "comparing", **self._estimate(journal)}
         log.info("%s: %s", request.scenario, self.doing)
         with ThreadPoolExecutor(settings.parallel, thread_name_prefix="reef-pair") as pool:
             while slots := rule.slots(settings.parallel):
@@ -335,7 +337,7 @@ class LocalTrainingBackend(HarnessRuntime):
                 if (why := self.over(journal, spent.seconds + time.monotonic() - began)) is not None:
                     rule.cut(why)
                     break
-                run = partial(self._pair, journal, (made, incumbent), request.go_on)
+                run = partial(self._pair, journal, trees, request.go_on)
                 try:
                     for pair in pool.map(run, slots):
                         if rule.verdict is None and rule.slots(1) == [pair.slot]:
@@ -345,7 +347,7 @@ class LocalTrainingBackend(HarnessRuntime):
                     rule.cut(error.message)
                     break
         assert rule.verdict is not None
-        return self.held(rule.verdict, proposal, request)
+        return rule.verdict
 
     def held(self, verdict: Verdict, proposal: Proposal, request: StepRequest) -> Verdict:
         """What the gate accepts and a person must see first, by kind and mode."""
@@ -433,6 +435,8 @@ class LocalTrainingBackend(HarnessRuntime):
 
         began = time.time()  # as records say it: a pair that is run again counts its last calls alone
         result = result_of(self._evaluate, Trial(tree, task, slot.seed, side, episode))
+        if result.score not in (None, 0.0, 1.0) and not self.settings.gate.graded:
+            raise Invalid(f"task {slot.task} scores {result.score:g}, and without gate_graded a score is 0 or 1")
         if result.score is None or result.tokens is not None:
             return result
         return replace(result, tokens=journal.tokens(name, began))
@@ -451,10 +455,10 @@ class LocalTrainingBackend(HarnessRuntime):
                 return f"{name} is {limit:g}, and {used:.4g} are spent"
         return None
 
-    def _estimate(self, journal: Journal, tasks: int) -> dict[str, Any]:
+    def _estimate(self, journal: Journal) -> dict[str, Any]:
         """What the step can cost at most: pairs, and from earlier episodes minutes and model calls."""
         gate, typical = self.settings.gate, journal.typical()
-        pairs = gate.screen + gate.pairs if gate.rule == "paired-e" else gate.repeats * tasks
+        pairs = gate.screen + gate.pairs if gate.rule == "paired-e" else gate.repeats * len(self.tasks)
         found: dict[str, Any] = {"pairs": 0, "pairs_at_most": pairs}
         if typical is not None:
             seconds, calls = typical

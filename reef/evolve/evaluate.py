@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,8 +41,9 @@ def result_of(evaluate: Evaluate, trial: Trial) -> Result:
     except Exception as error:  # the edge to code that is not ours
         said = error.message if isinstance(error, ReefError) else f"{type(error).__name__}: {error}"
         return Result(None, f"evaluate failed: {said}", broken=True)
-    if isinstance(found, Result):
+    score: object = found.score if isinstance(found, Result) else found
+    if isinstance(found, Result) and score is None:
         return found
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or not 0 <= found <= 1:
-        return Result(None, f"evaluate returned {found!r}, which is no score from 0 to 1", broken=True)
-    return Result(float(found))
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
+        return Result(None, f"evaluate returned {score!r}, which is no score from 0 to 1", broken=True)
+    return found if isinstance(found, Result) else Result(float(score))

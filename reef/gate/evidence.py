@@ -28,7 +28,7 @@ def log_e_sign(wins: int, losses: int) -> float:
 
 @dataclass(slots=True)
 class Bets:
-    """The product of 1 + bet * difference over differences in [-1, 1], each bet made before its difference is seen.
+    """The product of 1 + bet * difference over differences above -2, each bet made before its difference is seen.
 
     Bets follow mean / (variance + mean^2) of what was seen so far, within [0, 1/2] (Waudby-Smith and Ramdas 2024, aGRAPA),
     starting from a mean of 0 and a variance of 1/4.
@@ -56,6 +56,15 @@ def fewest_wins(level: float) -> int:
     while log_e_sign(wins, 0) < -math.log(level):
         wins += 1
     return wins
+
+
+def fewest_bets(level: float, difference: float) -> int:
+    """How many bets reach an e-value of 1/``level`` when each ends as well as one can, with ``difference`` (above 0)."""
+    bets, count = Bets(), 0
+    while bets.log_e < -math.log(level):
+        bets.add(difference)
+        count += 1
+    return count
 
 
 _ZETA_1_5 = 2.612375348685488

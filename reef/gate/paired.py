@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from reef.core.artifacts import Decision, Verdict
 from reef.errors import BadConfig
-from reef.gate.evidence import Bets, fewest_wins, log_e_sign
+from reef.gate.evidence import Bets, fewest_bets, fewest_wins, log_e_sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ class Pair:
 
     @property
     def saved(self) -> float | None:
-        """The share of tokens that the candidate needed less, in [-1, 1] (below 0 more: of its own); None where not known."""
+        """The difference of the tokens of both sides by the larger, in [-1, 1], above 0 when the candidate needed fewer;
+        None where not known."""
         if self.candidate_tokens is None or self.incumbent_tokens is None:
             return None
         most = max(self.candidate_tokens, self.incumbent_tokens)
@@ -235,7 +236,7 @@ class PairedTest(_Judged):
         self._for, self._against = Bets(), Bets()
         self._saved, self._wasted = Bets(), Bets()
         self._reached: str | None = None
-        if not settings.graded and settings.pairs < (fewest := fewest_wins(level)):
+        if settings.pairs < (fewest := _fewest_pairs(settings, level)):
             raise BadConfig(
                 f"gate: {settings.pairs} pairs can never reach the level {level:.2g}: {fewest} wins without a loss would",
                 hint="raise gate_pairs, see: reef gate plan; or choose the simple rule knowingly: gate: wins",
@@ -418,6 +419,14 @@ def replay(evidence: Mapping[str, Any]) -> Verdict:
     if rule.verdict is None:
         raise BadConfig("the receipt ends before a verdict", hint="the evaluation was interrupted: reef status")
     return rule.verdict
+
+
+def _fewest_pairs(settings: GateSettings, level: float) -> int:
+    """How many pairs reach ``level`` when all are won, and all tokens saved."""
+    if not (settings.graded or settings.margin > 0):
+        return fewest_wins(level)
+    best = [1 + settings.margin, *([1 - settings.saving] if settings.saving > 0 else ())]
+    return max(fewest_bets(level, one) for one in best)
 
 
 def _number(log_e: float) -> str:

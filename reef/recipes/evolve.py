@@ -16,7 +16,7 @@ from reef.evolve.machine import DaemonMachine
 from reef.evolve.processor import EvolveProcessor, prepare_evolve_step
 from reef.evolve.sandbox import wants_bubblewrap
 from reef.evolve.tasks import read_tasks
-from reef.gate import GateSettings
+from reef.gate import GateSettings, Task, level_of, start
 from reef.harness.adapters import adapter
 from reef.harness.tree import KINDS
 from reef.recipes.harness import HarnessRecipe
@@ -77,8 +77,10 @@ class EvolvingRecipe(HarnessRecipe):
         for path in (self.propose, self.evaluate):
             if not callable(imported(path, "recipe", "recipe")):
                 raise BadConfig(f"{path} is no function", hint="package.module:function")
-        read_tasks(self._tasks_folder())
-        self.gate_settings()
+        gate, tasks = self.gate_settings(), read_tasks(self._tasks_folder())
+        if not gate.graded and (odd := [task.name for task in tasks if task.graded]):
+            raise BadConfig(f"task {odd[0]} is graded, and the gate is not", hint="set reef.gate_graded: true")
+        start(gate, [Task(task.name) for task in tasks], 0, level_of(gate.alpha, 1, 0))
 
     def gate_settings(self) -> GateSettings:
         """The rule that decides about a proposal."""

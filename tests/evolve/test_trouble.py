@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from reef.client import ReefClient
+from reef.errors import ReefError
 from reef.gate import level_of, replay, share_of_budget
 from tests.cli.test_cli import reef, schema
 from tests.evolve.test_steps import a_step, evolving, fail, helpful, importable
@@ -50,6 +51,46 @@ def test_trouble_that_is_not_the_agents_is_no_verdict(tmp_path: Path, switch: Pa
         assert (
             sum(is_proposer(body) for body in thinker.bodies) == 1
         )  # it is asked once, however often the step is tried
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "said"),
+    [
+        ("half", "without gate_graded a score is 0 or 1"),
+        ("seven", "evaluate returned 7.0, which is no score from 0 to 1"),
+    ],
+)
+def test_a_score_that_is_none_is_no_verdict(tmp_path: Path, evaluate: str, said: str) -> None:
+    with evolving(tmp_path, helpful, reef_evaluate=f"tests.evolve.world:{evaluate}") as (one, client, _):
+        fail(client)
+        assert "invalid: task" in waits(client, said) and client.get("/reef/scenarios/s/steps")["steps"] == []
+        with closing(sqlite3.connect(one.home / "reef.db")) as db:
+            assert db.execute("SELECT COUNT(*) FROM episodes").fetchone() == (0,)
+
+
+def test_a_test_that_nothing_can_pass_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    tasks = make_tasks(tmp_path / "tasks", "one")
+    for gate, said in (({"reef_gate_pairs": "7"}, "7 pairs can never reach the level 0.019: 8 wins"),
+                       ({"reef_gate_graded": "true", "reef_gate_pairs": "9"}, "can never reach")):  # fmt: skip
+        with pytest.raises(ReefError, match=said), evolving(tmp_path, helpful, **gate):
+            pass
+    (tasks / "one" / "task.toml").write_text("graded = true\n", encoding="utf-8")
+    with pytest.raises(ReefError, match="task one is graded, and the gate is not"), evolving(tmp_path, helpful):
+        pass
+
+
+def test_a_level_that_has_become_out_of_reach_is_said_before_anybody_is_asked(tmp_path: Path) -> None:
+    given = {"reef_gate_pairs": "8", "reef_gate_screen": "0", "reef_evaluate": "tests.evolve.world:strictly"}
+
+    def useless(body: Any) -> dict[str, Any]:
+        return edits(("rules", "note", "Be nice.")) if is_proposer(body) else {"content": "done"}
+
+    with evolving(tmp_path, useless, **given) as (_, client, thinker):
+        fail(client)
+        assert client.release("s", a_step(client)["release_id"])["verdict"]["decision"] == "inconclusive"
+        fail(client)
+        assert "8 pairs can never reach the level 0.0068" in waits(client, "raise gate_pairs")
+        assert sum(is_proposer(body) for body in thinker.bodies) == 1
 
 
 def test_a_start_that_fails_once_is_no_loss(tmp_path: Path, switch: Path) -> None:

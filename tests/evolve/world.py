@@ -69,6 +69,14 @@ def strictly(trial: Trial) -> float:
     return float(any("carefully" in one.text for one in trial.tree))
 
 
+def half(trial: Trial) -> float:
+    return 0.5
+
+
+def seven(trial: Trial) -> Result:
+    return Result(7.0)
+
+
 def coin(trial: Trial) -> float:
     """Right with probability 0.5 whatever the harness says."""
     return float(random.Random(f"{trial.seed}/{trial.side}").random() < 0.5)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reef.gate import level_of, share_of_budget
-from reef.gate.evidence import Bets, fewest_wins, log_e_sign
+from reef.gate.evidence import Bets, fewest_bets, fewest_wins, log_e_sign
 from reef.gate.live import compare, mean_bounds
 
 
@@ -51,6 +51,16 @@ def test_fewest_wins() -> None:
     for level in (0.05, 0.01, 0.001):
         needed = fewest_wins(level)
         assert math.exp(log_e_sign(needed, 0)) >= 1 / level > math.exp(log_e_sign(needed - 1, 0))
+
+
+def test_fewest_bets() -> None:
+    for level, difference in ((0.05, 1.0), (0.05, 1.9), (0.001, 0.3)):
+        needed, bets = fewest_bets(level, difference), Bets()
+        for _ in range(needed - 1):
+            bets.add(difference)
+        assert math.exp(bets.log_e) < 1 / level
+        bets.add(difference)
+        assert math.exp(bets.log_e) >= 1 / level
 
 
 def test_the_error_budget_is_spent_once() -> None:

@@ -255,6 +255,26 @@ def test_a_test_that_nothing_can_pass_is_refused_before_anything_is_spent() -> N
 
 
 @pytest.mark.parametrize(
+    ("settings", "fewest"),
+    [
+        (GateSettings(graded=True), 9),
+        (GateSettings(margin=0.9, screen=0), 6),
+        (GateSettings(margin=0.2, saving=0.5, screen=0), 15),
+    ],
+    ids=["graded", "a margin", "a saving"],
+)
+def test_so_is_one_that_bets(settings: GateSettings, fewest: int) -> None:
+    """Bets grow at another pace than wins are counted: nothing that could pass is refused, and nothing else is begun."""
+    settings = replace(settings, screen=0)
+    with pytest.raises(BadConfig, match=f"{fewest - 1} pairs can never reach the level 0.05: {fewest} wins"):
+        start(replace(settings, pairs=fewest - 1), TASKS[:1], 1)
+    rule = start(replace(settings, pairs=fewest), TASKS[:1], 1)
+    while slots := rule.slots(1):
+        rule.add(Pair(slots[0], 1.0, 0.0, 0, 1000))
+    assert rule.verdict is not None and rule.verdict.decision is Decision.ACCEPT
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [({"rule": "best"}, "one of paired-e, wins, floor"), ({"alpha": 0.7}, "alpha"), ({"margin": -0.1}, "margin")],
 )
