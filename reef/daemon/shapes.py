@@ -207,7 +207,7 @@ SCHEMAS: Data = {
         seq=COUNT,
         step_id=TEXT,
         origin=TEXT,
-        state=one_of(("open", "refused", "rejected", "inconclusive", "held", "published")),
+        state=one_of(("open", "refused", "rejected", "inconclusive", "kept", "perfect", "held", "published")),
         reason=or_null(TEXT),
         created_at=TIME,
         proposal=fields(why=TEXT, edits=list_of(ref("Edit"))),

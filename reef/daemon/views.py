@@ -125,7 +125,7 @@ def _evolving(row: ScenarioRow, thread: TrainerThread | None) -> dict[str, Any]:
     if budget is None:
         return dict(getattr(runtime, "doing", {}))
     drafts = getattr(runtime, "drafts", None)
-    found = {"error_budget": budget(row.name, row.step), "drafts": drafts(row.name) if drafts else 0}
+    found = {"error_budget": budget(row.name, row.step, row.head), "drafts": drafts(row.name) if drafts else 0}
     return {**getattr(runtime, "doing", {}), **found}
 
 

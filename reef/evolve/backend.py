@@ -136,20 +136,20 @@ class LocalTrainingBackend(HarnessRuntime):
         self._testing = ""
         self._provoked: dict[int, int] = {}
         """Rounds in which a pair of the step in hand failed though the model answers, by its number."""
-        self._budget: tuple[tuple[int, str], dict[str, Any]] = (-1, ""), {}
+        self._budget: tuple[tuple[int, str | None, str], dict[str, Any]] = (-1, None, ""), {}
         self.doing: dict[str, Any] = {}
         """What the step in hand is at, for status."""
         self.mask: Callable[[str], str] = str
         """Hides the deployment's keys in a text; given by whoever knows them, when the scenario is opened."""
 
-    def error_budget(self, scenario: str, step: int) -> dict[str, Any] | None:
+    def error_budget(self, scenario: str, step: int, head: str | None) -> dict[str, Any] | None:
         """What tests have spent of ``scenario``'s error budget (docs/gate.md), None for a rule that has none.
 
-        ``step`` is how many steps are committed: counted again only when that changes, or a test begins.
+        ``step`` is how many steps are committed, ``head`` what is served: counted again only when one changes, or a test begins.
         """
         if self.settings.gate.rule != "paired-e":
             return None
-        key = step, self._testing
+        key = step, head, self._testing
         if self._budget[0] != key:
             tests, published = Journal(self.store, scenario, "").tested()
             alpha = self.settings.gate.alpha

@@ -75,9 +75,9 @@ class Journal:
         """Earlier proposals of the scenario that were not published, newest first."""
         with self.store.reading() as db:
             rows = db.execute(
-                "SELECT p.proposal, p.reason FROM proposals p JOIN scenarios s ON s.id = p.scenario_id WHERE s.name = ?"
-                " AND p.state IN ('refused','rejected','inconclusive') ORDER BY p.seq DESC LIMIT ?",
-                (self.scenario, limit),
+                f"SELECT p.proposal, CASE WHEN p.state IN ('published','held') THEN ? ELSE p.reason END {_PROPOSALS}"
+                f" AND {_STATE} IN ('refused','rejected','inconclusive') ORDER BY p.seq DESC LIMIT ?",
+                (_REFUSED_LATER, self.scenario, limit),
             ).fetchall()
         return [
             Rejected(one["why"], _summary(one), (reason or "")[:_SHOWN_REASON])
@@ -212,14 +212,12 @@ class Journal:
     def tested(self) -> tuple[int, int]:
         """How many candidates of the scenario were tested before this one, and how many of them were published.
 
-        Published is what its step has committed: a step that was left for another head may have been judged all the same.
+        Published is what people have been served: what is held, or was refused by a person, is no discovery.
         A candidate that its screen ended was not tested: the screen's pairs are no evidence, so it spends no error.
         """
         with self.store.reading() as db:
             row = db.execute(
-                "SELECT COUNT(*), COALESCE(SUM(p.state IN ('published','held') AND EXISTS (SELECT 1 FROM steps t WHERE"
-                " t.step_id = p.step_id)), 0) FROM proposals p JOIN scenarios s ON s.id = p.scenario_id"
-                " WHERE s.name = ? AND p.tested = 1 AND p.step_id <> ?"
+                f"SELECT COUNT(*), COALESCE(SUM({_STATE} = 'published'), 0) {_PROPOSALS} AND p.tested = 1 AND p.step_id <> ?"
                 " AND p.seq < COALESCE((SELECT seq FROM proposals WHERE step_id = ?), 1 << 62)",
                 (self.scenario, self.step_id, self.step_id),
             ).fetchone()
@@ -246,13 +244,12 @@ def proposals(
     size = 0
     with store.reading() as db:
         rows = db.execute(
-            f"SELECT {', '.join(_PROPOSAL)}, t.release_id FROM proposals p"
-            " JOIN scenarios s ON s.id = p.scenario_id LEFT JOIN steps t ON t.step_id = p.step_id WHERE s.name = ?"
-            " AND p.seq < ? AND (? IS NULL OR p.step_id = ?) ORDER BY p.seq DESC LIMIT ?",
+            f"SELECT {', '.join(_COLUMNS.values())} {_PROPOSALS} AND p.seq < ? AND (? IS NULL OR p.step_id = ?)"
+            " ORDER BY p.seq DESC LIMIT ?",
             (scenario, before or 1 << 62, step_id, step_id, limit),
         )
         for row in rows:
-            one = dict(zip(_NAMES, row, strict=True))
+            one = dict(zip(_COLUMNS, row, strict=True))
             size += len(one["proposal"])
             proposal = json.loads(one["proposal"])
             for edit in proposal["edits"] if not texts else ():
@@ -265,8 +262,22 @@ def proposals(
 
 _PAGE_CHARS = 8 * 2**20
 """A page of proposals ends after the one that reaches this."""
-_PROPOSAL = ("p.seq", "p.step_id", "p.origin", "p.state", "p.reason", "p.created_at", "p.proposal", "p.seen")
-_NAMES = (*(name.removeprefix("p.") for name in _PROPOSAL), "release_id")
+_PROPOSALS = (
+    "FROM proposals p JOIN scenarios s ON s.id = p.scenario_id LEFT JOIN steps t ON t.step_id = p.step_id"
+    " LEFT JOIN releases r ON r.scenario_id = t.scenario_id AND r.release_id = t.release_id WHERE s.name = ?"
+)
+_STATE = (
+    "CASE WHEN p.state NOT IN ('published','held') THEN p.state WHEN r.state IS NULL THEN 'open'"
+    " WHEN r.state IN ('held','rejected') THEN r.state ELSE 'published' END"
+)
+"""What has become of a proposal: the chain knows of one that its step accepted, also when a person decided later, and of
+none whose step was left for another head before it was committed."""
+_REFUSED_LATER = "the gate accepted it, and a person or people's reports refused it"
+_COLUMNS = {
+    **{name: f"p.{name}" for name in ("seq", "step_id", "origin", "reason", "created_at", "proposal", "seen")},
+    "state": _STATE,
+    "release_id": "t.release_id",
+}
 
 
 def _summary(proposal: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from reef.client import ReefClient
 from reef.errors import ReefError
+from reef.gate import level_of
 from tests.cli.test_cli import reef
 from tests.daemon.test_secrets import files_with
 from tests.evolve.test_steps import SKILL, a_step, evolving, fail, helpful, importable
@@ -135,6 +136,31 @@ def test_modes_hold_what_a_person_must_see(tmp_path: Path, mode: str) -> None:
         assert client.get("/reef/harness", scenario="s")["release_id"] == "r0"
         client.act("s", "promote", {"release_id": release["release_id"]})
         assert client.get("/reef/harness", scenario="s")["release_id"] == release["release_id"]
+
+
+def test_what_a_person_refuses_was_not_published(tmp_path: Path) -> None:
+    made = iter(range(9))
+
+    def mind(body: Any) -> dict[str, Any]:
+        return edits(("rules", f"care-{next(made)}", "Work carefully.")) if is_proposer(body) else {"content": "done"}
+
+    def shown(client: ReefClient) -> tuple[str, int]:
+        proposal = client.get("/reef/scenarios/s/proposals")["proposals"][0]
+        return proposal["state"], client.get("/reef/scenarios/s")["evolving"]["error_budget"]["published"]
+
+    with evolving(tmp_path, mind, reef_mode="manual") as (_, client, thinker):
+        fail(client)
+        a_step(client)
+        assert shown(client) == ("held", 0)
+        client.act("s", "reject", {"release_id": "r1"})
+        assert shown(client) == ("rejected", 0)
+        fail(client)
+        release = client.release("s", a_step(client, 2)["release_id"])
+        assert release["verdict"]["evidence"]["level"] == level_of(0.05, 2, 0)
+        asked = [body for body in thinker.bodies if is_proposer(body)][-1]["messages"][1]["content"]
+        assert "Tried before" in asked and "care-0" in asked and "a person or people's reports refused it" in asked
+        client.act("s", "promote", {"release_id": "r2"})
+        assert shown(client) == ("published", 1)
 
 
 def test_code_is_always_held(tmp_path: Path) -> None:
