@@ -149,12 +149,9 @@ class _Step:
         self.reflected = False
         knobs, tasks = backend.knobs, list(backend.tasks.values())
         names = [task.name for task in tasks]
-        what = [[task.name, task.graded, task.protected, task.timeout_s] for task in tasks], backend.texts
-        bound = [knobs[name] for name in ("adapter", "evaluate", "model")]
-        self._ground = hashlib.sha256(json.dumps([what, bound]).encode()).hexdigest()[:16]
         settings = Settings(knobs["minibatch"], knobs["merges"], knobs["merge_overlap"])
         kept = request.payload["archive"]
-        if kept is not None and kept["ground"] == self._ground:
+        if kept is not None and kept["ground"] == backend.ground:
             self.search = Search.of(kept, settings)
         else:
             if kept is not None:
@@ -162,7 +159,7 @@ class _Step:
                     "%s: tasks, agent or model are others than before: its archive begins anew", request.scenario
                 )
             self.search = Search(names, names, settings, random.Random(knobs["random_seed"]))
-        seed = hashlib.sha256(f"{knobs['random_seed']}/{request.scenario}/{self._ground}".encode()).hexdigest()
+        seed = hashlib.sha256(f"{knobs['random_seed']}/{request.scenario}/{backend.ground}".encode()).hexdigest()
         self._seed = int(seed[:8], 16)
         self._rule = start(GATE, [Task(task.name, task.protected) for task in tasks], self._seed)
         self._slots = {slot.task: slot for slot in self._rule.slots(len(tasks))}
@@ -242,7 +239,7 @@ class _Step:
     def state(self) -> dict[str, Any]:
         """The algorithm state that the step leads to."""
         unread = [] if self.reflected else self.request.payload["runs"]
-        return {"gepa": {"ground": self._ground, **self.search.as_dict()}, "unread": unread}
+        return {"gepa": {"ground": self.backend.ground, **self.search.as_dict()}, "unread": unread}
 
     def metrics(self, found: Iteration | None, verdict: Verdict | None) -> dict[str, float]:
         """Costs, sums of the minibatch, means of the validation, size of the archive."""

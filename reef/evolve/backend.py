@@ -7,6 +7,8 @@ killed daemon goes on with the same proposal and the same pairs.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
 import os
 import shutil
@@ -131,6 +133,10 @@ class LocalTrainingBackend(HarnessRuntime):
         self._propose, self._evaluate, self.knobs = propose, evaluate, knobs
         self.tasks = {task.name: task for task in tasks}
         self.texts = [text for task in tasks for text in task.texts()]
+        what = [[task.name, task.graded, task.protected, task.timeout_s] for task in tasks], self.texts
+        bound = [knobs[name] for name in ("adapter", "evaluate", "model")]
+        self.ground = hashlib.sha256(json.dumps([what, bound]).encode()).hexdigest()[:16]
+        """Tasks, agent, evaluation and model, hashed: results compare only where it is the same."""
         self._agent_starts = False
         self._given_away: dict[str, float] = {}
         self._testing = ""
@@ -161,7 +167,7 @@ class LocalTrainingBackend(HarnessRuntime):
     def step(self, prepared: Prepared) -> Outcome:
         """Propose, screen, compare, judge. Idempotent by step id: what the journal has is not done again."""
         request, settings = prepared.request, self.settings
-        journal = Journal(self.store, request.scenario, request.step_id)
+        journal = Journal(self.store, request.scenario, request.step_id, self.ground)
         if settings.max_steps and journal.steps() >= settings.max_steps:
             return Blocked(f"max_steps: {settings.max_steps} steps have been made", 3600.0)
         self.doing = {"phase": "proposing", "step_id": request.step_id}
@@ -373,11 +379,18 @@ class LocalTrainingBackend(HarnessRuntime):
         sides = dict(zip(_SIDES, trees, strict=True))
         order = _SIDES if slot.candidate_first else _SIDES[::-1]
         last, away = "", False
+
+        def run(side: str, *, fresh: bool = False) -> tuple[str, Result]:
+            tree, known = sides[side], None
+            if slot.stage == "screen" and side == "incumbent" and not fresh:
+                known = journal.reusable(tree.content_id, slot.task, slot.number)
+            return tree.content_id, known or self.side(journal, slot, side, tree, go_on)
+
         for attempt in range(self.settings.retries + 1):
             wait(self.settings.retry_s * 2 ** (attempt - 1) if attempt else 0.0, go_on)
-            found = {
-                side: (sides[side].content_id, self.side(journal, slot, side, sides[side], go_on)) for side in order
-            }
+            found = {side: run(side) for side in order}
+            if found["candidate"][1].broken and found["incumbent"][1].reused:  # does what is served start here now?
+                found["incumbent"] = run("incumbent", fresh=True)
             candidate, incumbent = (found[side][1] for side in _SIDES)
             if incumbent.broken:
                 raise Invalid(f"task {slot.task}: {incumbent.trouble}")
@@ -419,10 +432,6 @@ class LocalTrainingBackend(HarnessRuntime):
 
     def side(self, journal: Journal, slot: Slot, side: str, tree: Tree, go_on: Callable[[], bool]) -> Result:
         """One side of a slot, run now; trouble is a result."""
-        if slot.stage == "screen" and side == "incumbent":
-            known = journal.reusable(tree.content_id, slot.task, slot.number)
-            if known is not None:
-                return known
         task = self.tasks[slot.task]
         name = f"{journal.step_id}-{slot.number}-{side}"
 

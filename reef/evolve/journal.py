@@ -33,11 +33,12 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The journal of one step; every method is durable when it returns."""
+    """The journal of one step; every method is durable when it returns. ``ground`` as LocalTrainingBackend has it."""
 
     store: Store
     scenario: str
     step_id: str
+    ground: str = ""
 
     def proposal(self) -> Proposal | None:
         """The step's proposal, None when none was made yet; raises Refusal when it was refused."""
@@ -110,7 +111,7 @@ class Journal:
 
     def _row(self, slot: Slot, side: str, content_id: str, result: Result) -> tuple[Any, ...]:
         names = ("said", "calls", "seconds", "transcript", "sandboxed", "reused", "tokens")
-        detail = json.dumps({name: getattr(result, name) for name in names})
+        detail = json.dumps({**{name: getattr(result, name) for name in names}, "ground": self.ground})
         what = self.step_id, slot.number, side, content_id, slot.task, slot.seed
         return *what, result.score, detail, time.time()
 
@@ -123,8 +124,9 @@ class Journal:
         """The episode of a tree on ``task`` with ``seed``, of whichever step: its name and its result; None for none."""
         with self.store.reading() as db:
             row = db.execute(
-                "SELECT step_id || '-' || number || '-' || side, score, result FROM episodes WHERE content_id = ? AND"
-                " task = ? AND seed = ? AND NOT json_extract(result, '$.reused') ORDER BY created_at LIMIT 1",
+                "SELECT step_id || '-' || number || '-' || side, score, json_remove(result, '$.ground') FROM episodes"
+                " WHERE content_id = ? AND task = ? AND seed = ? AND NOT json_extract(result, '$.reused')"
+                " ORDER BY created_at LIMIT 1",
                 (content_id, task, seed),
             ).fetchone()
         return None if row is None else (str(row[0]), Result(score=float(row[1]), **json.loads(row[2])))
@@ -163,12 +165,16 @@ class Journal:
         return {str(side): float(mean) for side, mean in rows}
 
     def reusable(self, content_id: str, task: str, number: int) -> Result | None:
-        """A result of an earlier step's tree on ``task``, for the screen only (docs/gate.md): the ``number``-th newest."""
+        """What a tree did on ``task`` in an earlier step, for the screen only (docs/gate.md): the ``number``-th newest.
+
+        Only while it was served: a candidate that has won was chosen for its results.
+        """
         with self.store.reading() as db:
             row = db.execute(
                 "SELECT score, json_extract(result, '$.tokens') FROM episodes WHERE content_id = ? AND task = ?"
-                " AND step_id <> ? AND NOT json_extract(result, '$.reused') ORDER BY created_at DESC LIMIT 1 OFFSET ?",
-                (content_id, task, self.step_id, number),
+                " AND step_id <> ? AND side = 'incumbent' AND NOT json_extract(result, '$.reused')"
+                " AND json_extract(result, '$.ground') = ? ORDER BY created_at DESC LIMIT 1 OFFSET ?",
+                (content_id, task, self.step_id, self.ground, number),
             ).fetchone()
         return row and Result(float(row[0]), said="an earlier step's result", reused=True, tokens=row[1])
 

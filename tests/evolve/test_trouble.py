@@ -101,6 +101,54 @@ def test_a_start_that_fails_once_is_no_loss(tmp_path: Path, switch: Path) -> Non
         assert not switch.exists() and release["metrics"]["candidate_mean"] == 1.0
 
 
+def reused(home: Path, step: dict[str, Any]) -> int:
+    with closing(sqlite3.connect(home / "reef.db")) as db:
+        found = db.execute(
+            "SELECT COUNT(*) FROM episodes WHERE step_id = ? AND json_extract(result, '$.reused')", (step["step_id"],)
+        ).fetchone()
+    return int(found[0])
+
+
+def test_a_screen_uses_earlier_results_only_of_what_was_served_on_the_same_tasks(tmp_path: Path) -> None:
+    """Those of the test that a candidate won were chosen because they were good: the next ones would never get past them."""
+    made = iter(range(99))
+    tasks = make_tasks(tmp_path / "tasks", "one")
+
+    def mind(body: Any) -> dict[str, Any]:
+        if not is_proposer(body):
+            return {"content": "done"}
+        number = next(made)
+        return edits(("rules", f"note-{number}", "Take a breath." if number else "Work carefully."))
+
+    with evolving(tmp_path, mind, reef_evaluate="tests.evolve.world:strictly") as (one, client, _):
+        for number, expected in ((1, 0), (2, 0), (3, 10)):
+            fail(client)
+            assert reused(one.home, a_step(client, number)) == expected
+        one.stop()
+        (tasks / "one" / "prompt.md").write_text("Write yes into answer.txt, at last", encoding="utf-8")
+        one.start()
+        with one.client() as client:
+            fail(client)
+            assert reused(one.home, a_step(client, 4)) == 0
+
+
+def test_a_machine_that_breaks_later_is_not_the_changes_fault(tmp_path: Path, switch: Path) -> None:
+    """That what is served started in an earlier step says nothing of now."""
+    made = iter(range(99))
+    make_tasks(tmp_path / "tasks", "one")
+
+    def useless(body: Any) -> dict[str, Any]:
+        return edits(("rules", f"note-{next(made)}", "Be nice.")) if is_proposer(body) else {"content": "done"}
+
+    with evolving(tmp_path, useless, **SWITCHED) as (_, client, _):
+        fail(client)
+        a_step(client)
+        switch.write_text("broken", encoding="utf-8")
+        fail(client)
+        assert "invalid: task one: evaluate failed" in waits(client, "the evaluator is broken")
+        assert len(client.get("/reef/scenarios/s/steps")["steps"]) == 1
+
+
 def test_a_change_that_breaks_the_agent_loses(tmp_path: Path, switch: Path) -> None:
     switch.write_text("candidate", encoding="utf-8")
     with evolving(tmp_path, helpful, **SWITCHED) as (_, client, _):
