@@ -135,7 +135,7 @@ class Scenarios:
         thread = self._trained(name)
         self.chain.pause(name, paused, actor)
         thread.paused = paused
-        thread.wake()
+        thread.retry()
 
     def step(self, name: str) -> Mapping[str, Any]:
         """Make a step of whatever is complete, without waiting for a full batch."""
@@ -152,7 +152,7 @@ class Scenarios:
                     code="nothing_to_train",
                 )
             trainer.flush()
-        thread.wake()
+        thread.retry()
         return progress
 
     def rollback(self, name: str, to: str | None, actor: str) -> Release:
@@ -173,7 +173,7 @@ class Scenarios:
     def reject(self, name: str, release_id: str, actor: str) -> Release:
         """Refuse a held release."""
         release = self.chain.reject(name, release_id, actor)
-        self._trained(name).wake()
+        self._trained(name).retry()
         self.bus.publish("release", name, release=release.release_id, state=release.state.value)
         return release
 
@@ -184,7 +184,7 @@ class Scenarios:
                 release = change(trainer)
             finally:
                 trainer.recover()
-        thread.wake()
+        thread.retry()
         release = self.chain.get(name, release.release_id)
         self.bus.publish("release", name, release=release.release_id, state=release.state.value)
         return release

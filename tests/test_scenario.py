@@ -11,6 +11,7 @@ from reef.inference.passthrough import PassthroughBackend
 from reef.recipes import PGRecipe
 from reef.records import RecordStore
 from reef.releases import ReleaseChain
+from reef.runtime import Blocked, Outcome, Prepared
 from reef.runtime.testing import StubTrainingRuntime
 from reef.scenario import Scenarios
 from reef.train.watch import WatchSettings
@@ -92,4 +93,28 @@ def test_a_step_that_is_asked_for_counts_a_report_that_has_just_come() -> None:
     reported(records, 0)
     assert all_of_them.step("s")["have"] == 1
     eventually(lambda: runtime.steps, 20)
+    all_of_them.stop()
+
+
+class Away(StubTrainingRuntime):
+    """An engine that cannot be reached."""
+
+    def step(self, prepared: Prepared) -> Outcome:
+        super().step(prepared)
+        return Blocked("the engine is away", 600.0)
+
+
+def test_what_comes_in_while_a_step_is_blocked_does_not_try_it_again_and_a_person_does() -> None:
+    records, runtime = RecordStore(), Away()
+    all_of_them = scenarios(records, runtime, batch_size=1)
+    thread = all_of_them.open_now("s").thread
+    assert thread is not None
+    for number in range(4):
+        reported(records, number)
+        thread.wake()
+        eventually(lambda seen=f"r{number}": records.get(seen).record.state.value == "accepted", 20)  # it has looked
+        eventually(lambda: thread.state == "blocked", 20)
+    assert len(runtime.steps) == 1
+    all_of_them.step("s")
+    eventually(lambda: len(runtime.steps) == 2, 20)
     all_of_them.stop()

@@ -162,8 +162,8 @@ class Trainer:
                 missed = wants and not self.wants_inferences  # what ended until now has woken nobody: look once more
                 self.wants_inferences = wants
 
-    def run_step(self, begin: Callable[[], None] = lambda: None) -> StepResult | None:
-        """Make one step of the next full batch, ``begin`` called before it; None when there is nothing to do."""
+    def run_step(self, begin: Callable[[], bool] = lambda: True) -> StepResult | None:
+        """Make one step of the next full batch if ``begin`` says so; None when there is nothing to do now."""
         with self.lock:
             if self._unpublished is not None:
                 self._publish(self._unpublished)
@@ -177,9 +177,8 @@ class Trainer:
                 said = "is tried by a share of the sessions" if tried else "waits for review"
                 return StepResult("held", f"{held.release_id} {said}", held, retry_after_s=5.0 if tried else 3600.0)
             batch = self.reserve_training_batch()
-            if batch is None:
+            if batch is None or not begin():
                 return None
-            begin()
             return self.train(batch)
 
     def train(self, batch: TrainingBatch) -> StepResult:

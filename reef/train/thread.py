@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from reef.errors import ReefError
 from reef.events import Bus
@@ -35,6 +35,7 @@ class TrainerThread:
         self._wake = threading.Event()
         self._stopping = False
         self._backoff_s = _FIRST_BACKOFF_S
+        self._not_before_s = 0.0
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._turnstile = threading.Lock()
@@ -53,6 +54,11 @@ class TrainerThread:
                     )
                     self._thread.start()
         self._wake.set()
+
+    def retry(self) -> None:
+        """A person has done something: as ``wake``, and a step that waits to be tried again is tried now."""
+        self._not_before_s = 0.0
+        self.wake()
 
     @contextmanager
     def between_steps(self) -> Iterator[Trainer]:
@@ -98,6 +104,7 @@ class TrainerThread:
     def _back_off(self) -> float:
         wait_s = self._backoff_s
         self._backoff_s = min(wait_s * 2, _LONGEST_BACKOFF_S)
+        self._not_before_s = time.monotonic() + wait_s
         return wait_s
 
     def _turn(self) -> float:
@@ -109,7 +116,9 @@ class TrainerThread:
         while not self._stopping and not self.paused:
             with self._turnstile:  # locks are not fair: without it a full queue of batches would keep a person waiting
                 pass
-            result = self.trainer.run_step(partial(self._say, "training", ""))
+            result = self.trainer.run_step(self._begin)
+            if result is None and (left_s := self._not_before_s - time.monotonic()) > 0:
+                return left_s
             if result is None:
                 self._backoff_s = _FIRST_BACKOFF_S
                 self._say("idle", "")
@@ -118,8 +127,16 @@ class TrainerThread:
             self._announce(result)
             if result.retry_after_s:
                 self._say("held" if result.outcome == "held" else "blocked", result.reason)
+                if result.outcome != "held":  # whatever comes in meanwhile: it is no sign that the trouble is over
+                    self._not_before_s = time.monotonic() + result.retry_after_s
                 return result.retry_after_s
         return 0.0
+
+    def _begin(self) -> bool:
+        if time.monotonic() < self._not_before_s:
+            return False
+        self._say("training", "")
+        return True
 
     def _announce(self, result: StepResult) -> None:
         if result.outcome != "held":

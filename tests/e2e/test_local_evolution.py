@@ -1,4 +1,4 @@
-"""Show 3 of the harness without a key: the embedded model answers, Reef's own agent does the tasks, reports make it better.
+"""A harness becomes better without a key: the embedded model answers, Reef's own agent does the tasks, reports make it better.
 
 The whole story is examples/harness_local/run.py, run as its README says, with SmolLM2-135M-Instruct on this machine's cores.
 """
