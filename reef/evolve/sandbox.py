@@ -72,8 +72,9 @@ def wrapped(
     command: Sequence[str], *, environ: Mapping[str, str], cwd: str, binds: Iterable[tuple[Path, str, bool]]
 ) -> list[str]:
     """``command`` inside bubblewrap. ``binds`` are host path, path inside, writable. Nothing else of the host is there
-    but the system's programs and this Python, all read-only."""
-    line = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "episode"]
+    but the system's programs and this Python, all read-only. A root keeps no capability: it could mount them writable."""
+    line = ["bwrap", "--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv"]
+    line += ["--hostname", "episode"]
     line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", "/run"]
     for path in _SYSTEM:
         if os.path.islink(path):
@@ -99,13 +100,16 @@ def _python() -> list[Path]:
 def run(
     command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None, cwd: Path | None, given: str = ""
 ) -> Ended:
-    """Run to the end or the deadline, when everything it started is killed. ``environ`` None: this process's own.
+    """Run to the end or the deadline, when everything it started is killed. ``environ`` None, for bubblewrap: nothing but
+    where programs are found, because who is inside can read the environment that bubblewrap was started with.
 
     It reads ``given`` from its standard input. Input and output are files: a process left behind cannot keep a pipe open.
     """
     limited = (
         ["prlimit", f"--fsize={_LARGEST_FILE}", "--core=0", "--", *command] if shutil.which("prlimit") else command
     )
+    if environ is None:
+        environ = {"PATH": os.environ.get("PATH", os.defpath)}
     with tempfile.TemporaryFile() as into, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         into.write(given.encode("utf-8", "replace"))
         into.seek(0)

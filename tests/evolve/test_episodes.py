@@ -158,6 +158,9 @@ def test_a_check_reads_what_the_agent_printed(tmp_path: Path, box: str) -> None:
 PROBE = """
 cat {person}/canary {home}/token {tasks}/one/check.py 2>&1
 ls {person} {home} 2>&1
+cat /proc/*/environ | tr '\\0' ' '
+mount -o remount,bind,rw /usr 2>&1 && echo reached /usr
+grep CapEff /proc/self/status
 python3 - <<'END'
 import socket
 for where in (("127.0.0.1", {port}), ("192.0.2.1", 80)):
@@ -176,6 +179,7 @@ def test_an_episode_reaches_nothing_but_its_model(tmp_path: Path, monkeypatch: p
     person.mkdir()
     (person / "canary").write_text("the secret of this home", encoding="utf-8")
     monkeypatch.setenv("HOME", str(person))
+    monkeypatch.setenv("CANARY", "the secret of this environment")
     with evolving(tmp_path, lambda body: {"content": "x"}, reef_sandbox="bwrap", **REAL) as (one, client, thinker):
         where = {"home": one.home, "tasks": tmp_path / "tasks", "person": person, "port": one.url.rsplit(":", 1)[1]}
         probe = PROBE.format(**where)
@@ -192,7 +196,8 @@ def test_an_episode_reaches_nothing_but_its_model(tmp_path: Path, monkeypatch: p
         texts = [(run / "transcript.jsonl").read_text(encoding="utf-8") for run in transcripts(one.home, "candidate")]
         rows = [json.loads(line) for text in texts for line in text.splitlines()]
         said = "\n".join(row["content"] for row in rows if row["role"] == "tool")
-        assert said.count("refused") == 6 and "reached" not in said and "the secret of this home" not in said
+        assert said.count("refused") == 6 and "reached" not in said and "the secret of this" not in said
+        assert said.count("REEF_SEED=") >= 3 and said.count("CapEff:\t0000000000000000") == 3
         token = (one.home / "token").read_text(encoding="utf-8").strip()
         assert token not in said and "answer.txt" not in said and "reef.db" not in said
         assert all(pair[5] == pair[6] == 0.0 for pair in release["verdict"]["evidence"]["pairs"])
