@@ -160,6 +160,7 @@ cat {person}/canary {home}/token {tasks}/one/check.py 2>&1
 ls {person} {home} 2>&1
 cat /proc/*/environ | tr '\\0' ' '
 mount -o remount,bind,rw /usr 2>&1 && echo reached /usr
+at=/proc/sys/kernel/core_pattern; was=$(cat $at); echo "$was" > $at && echo reached $at
 grep CapEff /proc/self/status
 python3 - <<'END'
 import socket
