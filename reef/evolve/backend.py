@@ -31,7 +31,7 @@ from reef.evolve.evaluate import Evaluate, Trial, result_of
 from reef.evolve.journal import Journal
 from reef.evolve.screens import admit, hidden, shared_names, without_credentials
 from reef.evolve.tasks import TaskFolder
-from reef.evolve.values import CODE_KINDS, Outage, Proposal, Propose, ProposeContext, Refusal, Transcript, proposal_of
+from reef.evolve.values import Outage, Proposal, Propose, ProposeContext, Refusal, Transcript, proposal_of
 from reef.gate import GateSettings, Pair, Rule, Slot, Task, level_of, share_of_budget, start
 from reef.harness.tree import Tree
 from reef.runtime import Blocked, Outcome, Prepared, Refused, Stale, StepRequest
@@ -363,11 +363,10 @@ class LocalTrainingBackend(HarnessRuntime):
             "origin": request.payload.get("origin", "reports"),
             "given_away": self._given_away,
         }
-        code = sorted(proposal.kinds & CODE_KINDS)
         mode = self.settings.mode
         asks = mode == "manual" or (mode == "hybrid" and not proposal.kinds <= _TEXT_KINDS)
-        if verdict.decision is Decision.ACCEPT and (code or asks):
-            why = f"{code[0]} is executed" if code else f"mode {mode}"
+        if verdict.decision is Decision.ACCEPT and (proposal.code or asks):
+            why = proposal.code or f"mode {mode}"
             return Verdict(Decision.HOLD, verdict.rule, f"{verdict.reason}; held for a person: {why}", evidence)
         return Verdict(verdict.decision, verdict.rule, verdict.reason, evidence)
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from reef.errors import BadRequest, ReefError
-from reef.harness.tree import Delete, Edit, Entry, Put, Tree
+from reef.harness.tree import Delete, Edit, Entry, Put, Tree, front_matter
 from reef.train.types import TrainingBatch
 
 CODE_KINDS = frozenset({"code_extension"})
 """Kinds whose text is executed: a person always looks at them first."""
+_RUNS = re.compile(r"!`|```!")
+"""Claude Code and OpenCode run such a command when they load a skill or a command, before the model sees it."""
+_READS = re.compile(r"(?:^|\s)@[~/]")
+"""Claude Code puts such a file into the prompt, also one outside of where it works."""
+_TELLS = frozenset({"name", "description", "license", "metadata", "version", "argument-hint"})
+"""Keys of a front matter that only say something. Others give an agent tools, hooks or another model."""
 
 
 class Refusal(ReefError):
@@ -64,6 +71,11 @@ class Proposal:
     def as_dict(self) -> dict[str, Any]:
         """As JSON: ``{"why", "edits": [{"action", "kind", "name", "text"?}]}``."""
         return {"why": self.why, "edits": [_edit_dict(one) for one in self.edits]}
+
+    @property
+    def code(self) -> str | None:
+        """What of it does more than be read, in words; None for nothing."""
+        return next((said for one in self.edits if (said := _does(one)) is not None), None)
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -136,6 +148,24 @@ def proposal_of(found: Any) -> Proposal:
         return Proposal(tuple(_edit_of(one) for one in edits), why[:4000])
     except BadRequest as error:
         raise Refusal(error.message, hint=error.hint) from None
+
+
+def _does(edit: Edit) -> str | None:
+    kind = edit.entry.kind if isinstance(edit, Put) else edit.kind
+    if kind in CODE_KINDS:
+        return f"{kind} is executed"
+    if isinstance(edit, Delete):
+        return None
+    entry, where = edit.entry, f"{kind}/{edit.entry.name}"
+    if (found := _RUNS.search(entry.text)) is not None:
+        return f"{where} runs a command where an agent loads it ({found[0]})"
+    if (found := _READS.search(entry.text)) is not None:
+        return f"{where} reads a file where an agent loads it ({found[0].strip()})"
+    head = front_matter(entry.text)
+    if entry.text.startswith("---") and not head:
+        return f"{where} has a front matter that cannot be read"
+    odd = sorted(set(map(str, head)) - _TELLS)
+    return f"{where} sets {odd[0]}" if odd else None
 
 
 def _edit_of(found: Any) -> Edit:

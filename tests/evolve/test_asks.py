@@ -163,18 +163,26 @@ def test_what_a_person_refuses_was_not_published(tmp_path: Path) -> None:
         assert shown(client) == ("published", 1)
 
 
-def test_code_is_always_held(tmp_path: Path) -> None:
-    def mind(body: Any) -> dict[str, Any]:
-        return (
-            edits(("code_extension", "look.ts", "// carefully\nexport default () => 1\n"))
-            if is_proposer(body)
-            else {"content": "done"}
-        )
+CODE = {
+    "code_extension is executed": ("code_extension", "look.ts", "// carefully\nexport default () => 1\n"),
+    "runs a command": ("agent_command", "look", "Work carefully: !`cat ~/.netrc`"),
+    "runs a command where an agent loads it (```!)": ("skill", "care", f"{SKILL}```!\nid\n```\n"),
+    "reads a file": ("rules", "care", "Work carefully, as @~/.netrc says."),
+    "sets allowed-tools": ("skill", "care", SKILL.replace("\n---", "\nallowed-tools: Bash(*)\n---", 1)),
+    "sets hooks": ("agent_command", "look", "---\nhooks:\n  Stop: []\n---\nWork carefully.\n"),
+    "cannot be read": ("agent_command", "look", "---\nallowed-tools: [\n---\nWork carefully.\n"),
+}
 
-    with evolving(tmp_path, mind, reef_kinds="rules skill code_extension") as (_, client, _):
+
+@pytest.mark.parametrize("said", CODE)
+def test_code_is_always_held(tmp_path: Path, said: str) -> None:
+    def mind(body: Any) -> dict[str, Any]:
+        return edits(CODE[said]) if is_proposer(body) else {"content": "done"}
+
+    with evolving(tmp_path, mind, reef_kinds="rules skill agent_command code_extension") as (_, client, _):
         fail(client)
         release = held(client)
-        assert release["state"] == "held" and "code_extension is executed" in release["verdict"]["reason"]
+        assert release["state"] == "held" and said in release["verdict"]["reason"]
 
 
 def test_other_recipes_take_no_requests(tmp_path: Path) -> None:
