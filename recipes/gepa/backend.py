@@ -21,7 +21,7 @@ from typing import Any
 from reef import failpoints
 from reef.core.artifacts import Decision, Verdict
 from reef.errors import ReefError
-from reef.evolve.backend import Invalid, LocalTrainingBackend, Provoked, costs, wait
+from reef.evolve.backend import Invalid, LocalTrainingBackend, Provoked, costs, means, wait
 from reef.evolve.episode import Result
 from reef.evolve.journal import Journal
 from reef.evolve.processor import prepare_evolve_step
@@ -103,7 +103,7 @@ class GEPABackend(LocalTrainingBackend):
         if verdict.decision is not Decision.ACCEPT:
             said = f"program {found.kept} ({sums}) is in the archive and not published: {verdict.reason}"
             return step.skip("kept", said, found, verdict)
-        verdict = self.held(verdict, change, step.request)
+        verdict = self.held(verdict, change)
         metrics = step.metrics(found, verdict)
         return self.candidate(step.request, step.journal, made, verdict, metrics, step.state())
 
@@ -247,9 +247,7 @@ class _Step:
         if found is not None and found.sums:
             made |= {"sample_before": max(found.sums[:-1]), "sample_after": found.sums[-1]}
         if verdict is not None:
-            pairs = verdict.evidence["pairs"]
-            made["candidate_mean"] = sum(pair[5] for pair in pairs) / len(pairs)
-            made["incumbent_mean"] = sum(pair[6] for pair in pairs) / len(pairs)
+            made |= means(verdict)
         return made
 
     # -- inside

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reef.evolve.propose import read_answer
-from reef.evolve.values import Proposal, ProposeContext, Refusal
-from reef.harness.tree import Entry, Put
+from reef.evolve.propose import ending, read_answer
+from reef.evolve.values import Proposal, ProposeContext, Refusal, proposal_of
 
 SYSTEM = """You improve the harness of an AI agent: the texts that are put into its prompt. You are shown one entry of it, what
 the agent did with it on some tasks, and how that was judged. Find out what the agent lacked, and write the entry anew so that it
@@ -30,10 +29,8 @@ def propose(context: ProposeContext) -> Proposal:
     found = read_answer(context.ask(SYSTEM, question(context)))
     if not isinstance(found, Mapping) or set(found) - {"why", "text"} or not isinstance(found.get("text"), str):
         raise Refusal("the answer has why and text, both as text, and nothing else")
-    why = found.get("why", "")
-    if not isinstance(why, str):
-        raise Refusal("why is no text")
-    return Proposal((Put(Entry(*context.target, found["text"])),), why[:4000])
+    kind, name = context.target
+    return proposal_of({"why": found.get("why", ""), "edits": [{"kind": kind, "name": name, "text": found["text"]}]})
 
 
 def question(context: ProposeContext) -> str:
@@ -48,9 +45,4 @@ def question(context: ProposeContext) -> str:
     for number, run in enumerate(context.runs, start=1):
         score = "no score" if run.score is None else f"score {run.score:g}"
         parts.append(f"# Run {number} ({score})\nHow it was judged: {run.feedback or '(no words)'}\n\n{run.text}")
-    if context.rejected:
-        tried = [f"- {one.summary}. Reason: {one.reason}" for one in context.rejected]
-        parts.append("# Tried before and not taken\n" + "\n".join(tried))
-    if context.request:
-        parts.append(f"# What the user asks for\n{context.request}")
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *ending(context)])

@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,24 +51,24 @@ _KEPT_STEPS = 10
 
 @dataclass(frozen=True, slots=True)
 class EvolveSettings:
-    """How steps are made. Limits of 0 are none; prices are for a million tokens."""
+    """How steps are made: the recipe's knobs of these names. Limits of 0 are none; prices are for a million tokens."""
 
-    kinds: frozenset[str] = _TEXT_KINDS
-    mode: str = "auto"
-    gate: GateSettings = field(default_factory=GateSettings)
-    parallel: int = 1
-    retries: int = 3
-    retry_s: float = 5.0
-    outage_rounds: int = 5
-    max_steps: int = 0
-    max_calls: int = 0
-    max_minutes: float = 0.0
-    max_tokens: int = 0
-    max_cost: float = 0.0
-    price_in: float = 0.0
-    price_out: float = 0.0
-    prompt_chars: int = 60_000
-    grow_tasks: int = 0
+    kinds: frozenset[str]
+    mode: str
+    gate: GateSettings
+    parallel: int
+    retries: int
+    retry_s: float
+    outage_rounds: int
+    max_steps: int
+    max_calls: int
+    max_minutes: float
+    max_tokens: int
+    max_cost: float
+    price_in: float
+    price_out: float
+    prompt_chars: int
+    grow_tasks: int
 
 
 class Machine(Protocol):
@@ -194,7 +194,7 @@ class LocalTrainingBackend(HarnessRuntime):
         if "REEF_FAILPOINT" in os.environ:
             failpoints.hit("evolve-proposed")
         made = self.admitted(incumbent, proposal)
-        verdict = self.held(self._compared(request, journal, rule, (made, incumbent)), proposal, request)
+        verdict = self.held(self._compared(request, journal, rule, (made, incumbent)), proposal)
         return self.candidate(request, journal, made, verdict, _metrics(verdict, journal))
 
     def candidate(
@@ -355,14 +355,9 @@ class LocalTrainingBackend(HarnessRuntime):
         assert rule.verdict is not None
         return rule.verdict
 
-    def held(self, verdict: Verdict, proposal: Proposal, request: StepRequest) -> Verdict:
+    def held(self, verdict: Verdict, proposal: Proposal) -> Verdict:
         """What the gate accepts and a person must see first, by kind and mode."""
-        evidence = {
-            **verdict.evidence,
-            "proposal": proposal.as_dict(),
-            "origin": request.payload.get("origin", "reports"),
-            "given_away": self._given_away,
-        }
+        evidence = {**verdict.evidence, "given_away": self._given_away}
         mode = self.settings.mode
         asks = mode == "manual" or (mode == "hybrid" and not proposal.kinds <= _TEXT_KINDS)
         if verdict.decision is Decision.ACCEPT and (proposal.code or asks):
@@ -500,11 +495,14 @@ def costs(journal: Journal) -> dict[str, float]:
             "tokens": float(spent.tokens_in + spent.tokens_out), "episode_seconds": round(spent.seconds, 1)}  # fmt: skip
 
 
-def _metrics(verdict: Verdict, journal: Journal) -> dict[str, float]:
+def means(verdict: Verdict) -> dict[str, float]:
+    """The mean score of both sides over the pairs of a verdict, as metrics; none without a pair."""
     pairs = verdict.evidence["pairs"]
-    found = {"pairs": float(len(pairs)), **costs(journal)}
-    if pairs:
-        found["candidate_mean"] = sum(pair[5] for pair in pairs) / len(pairs)
-        found["incumbent_mean"] = sum(pair[6] for pair in pairs) / len(pairs)
-        found |= {f"{side}_tokens": mean for side, mean in journal.tokens_of_sides().items()}
-    return found
+    scores = {"candidate_mean": [pair[5] for pair in pairs], "incumbent_mean": [pair[6] for pair in pairs]}
+    return {name: sum(found) / len(found) for name, found in scores.items() if found}
+
+
+def _metrics(verdict: Verdict, journal: Journal) -> dict[str, float]:
+    pairs = float(len(verdict.evidence["pairs"]))
+    tokens = {f"{side}_tokens": mean for side, mean in journal.tokens_of_sides().items()}
+    return {"pairs": pairs, **costs(journal), **means(verdict), **tokens}

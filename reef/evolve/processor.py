@@ -120,8 +120,7 @@ def prepare_evolve_step(batch: TrainingBatch, state: Mapping[str, Any]) -> Prepa
     assert isinstance(batch, EvolveBatch)
     steps = int(state.get("steps", 0)) + 1
     signal = StepSignal("train", "harness", {**state, "steps": steps}, {"reports": len(batch.runs)})
-    origin = "reports" if batch.asked is None else "proposal" if "proposal" in batch.asked else "request"
-    payload = {"runs": [run.as_dict() for run in batch.runs], "asked": batch.asked, "origin": origin}
+    payload = {"runs": [run.as_dict() for run in batch.runs], "asked": batch.asked}
     return PreparedStep("train", signal, payload)
 
 

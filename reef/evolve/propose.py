@@ -39,12 +39,18 @@ def question(context: ProposeContext) -> str:
         parts.append(
             f"# Failed run {number} ({score})\nWhat was said of it: {run.feedback or '(nothing)'}\n\n{run.text}"
         )
+    return "\n\n".join([*parts, *ending(context)])
+
+
+def ending(context: ProposeContext) -> list[str]:
+    """What a question ends with, where there is any: earlier proposals that were not taken, and what the user asks for."""
+    parts = []
     if context.rejected:
         tried = [f"- {one.summary}. Reason: {one.reason}" for one in context.rejected]
         parts.append("# Tried before and not taken: do not propose these again\n" + "\n".join(tried))
     if context.request:
         parts.append(f"# What the user asks for\n{context.request}")
-    return "\n\n".join(parts)
+    return parts
 
 
 def read_answer(text: str) -> Any:

@@ -76,7 +76,10 @@ def wrapped(
     line = ["bwrap", "--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv"]
     line += ["--hostname", "episode"]
     line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", "/run"]
-    for path in ("/proc/sys", "/proc/sysrq-trigger"):  # the kernel's own settings know no namespace, and a root owns them
+    for path in (
+        "/proc/sys",
+        "/proc/sysrq-trigger",
+    ):  # the kernel's own settings know no namespace, and a root owns them
         line += ["--ro-bind-try", path, path]
     for path in _SYSTEM:
         if os.path.islink(path):

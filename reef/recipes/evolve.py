@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -95,17 +95,13 @@ class EvolvingRecipe(HarnessRecipe):
         machine = DaemonMachine(
             home, scenario, self.adapter, executor, sandbox=self.sandbox, calls=self.episode_calls, model=self.model
         )
+        given = {"kinds", "gate"}
+        same = {one.name: getattr(self, one.name) for one in fields(EvolveSettings) if one.name not in given}
         backend = self.backend(
             home,
             records.store,
             self.seed_tree(),
-            settings=EvolveSettings(
-                kinds=self.allowed_kinds(),
-                mode=self.mode,
-                gate=self.gate_settings(),
-                parallel=self.parallel,
-                **{name: getattr(self, name) for name in _LIMITS},
-            ),
+            settings=EvolveSettings(kinds=self.allowed_kinds(), gate=self.gate_settings(), **same),
             tasks=read_tasks(self._tasks_folder()),
             machine=machine,
             propose=imported(self.propose, "recipe", "recipe"),
@@ -162,22 +158,6 @@ class EvolveRecipe(EvolvingRecipe):
         """The gate that the knobs say."""
         given = {name.removeprefix("gate_"): getattr(self, name) for name in self.knobs() if name.startswith("gate_")}
         return GateSettings(rule=self.gate, **given)
-
-
-_LIMITS = (
-    "retries",
-    "retry_s",
-    "outage_rounds",
-    "max_steps",
-    "max_calls",
-    "max_minutes",
-    "max_tokens",
-    "max_cost",
-    "price_in",
-    "price_out",
-    "prompt_chars",
-    "grow_tasks",
-)
 
 
 def _compared(candidate: Candidate) -> Verdict:

@@ -1,7 +1,7 @@
 """harness: the model stays, and the files of the agent's harness are what is versioned.
 
-Its seed is served from the moment a scenario exists. It makes no steps yet: what turns reports into the next tree belongs
-into the runtime's ``step`` (reef/train/harness_runtime.py) and a processor of its own in place of the bare one below.
+Its seed is served from the moment a scenario exists. It makes no steps: people change it. Recipes that do (evolve, and those of
+the cookbook) inherit from it.
 """
 
 from __future__ import annotations

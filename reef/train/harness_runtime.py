@@ -1,6 +1,6 @@
 """HarnessRuntime: keeps harness trees as artifacts and serves them; what runs them is the agent, where the user is.
 
-Knows nothing of adapters or HTTP. Steps are not here yet: ``step`` is where a batch of reports becomes a candidate tree.
+Knows nothing of adapters or HTTP, and makes no steps: reef.evolve.backend, which inherits from it, does.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class HarnessRuntime:
         return Capabilities("harness", base_content_id=self._seed.content_id)
 
     def prepare(self, request: StepRequest) -> Prepared:
-        """Nothing to validate yet."""
+        """Nothing to validate."""
         return Prepared(request)
 
     def step(self, prepared: Prepared) -> Outcome:
-        """No step is made yet."""
+        """No step is made."""
         return Skip("no_evolution: this harness is changed by people only")
 
     def publish(self, release: Release) -> None:
