@@ -278,6 +278,8 @@ def _show_status(found: dict[str, Any]) -> None:
             out.print(Text(f"  {row['name']}: reports that do not train: {said}", style="dim"))
         if budget := row["evolving"].get("error_budget"):
             out.print(Text(f"  {row['name']}: {_spent(budget)}", style="dim"))
+        if unboxed := row["evolving"].get("unboxed"):
+            out.print(Text(f"  {row['name']}: episodes run without a sandbox: {unboxed}", style="yellow"))
         if drafts := row["evolving"].get("drafts"):
             where = Path(daemon["home"]) / "drafts" / row["name"]
             out.print(Text(f"  {row['name']}: drafts of tasks that need a check: {drafts} in {where}", style="dim"))

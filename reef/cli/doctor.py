@@ -46,6 +46,8 @@ _PRIVATE = (
     "logs",
     "artifacts",
     "engine",
+    "episodes",
+    "drafts",
 )
 
 
@@ -121,6 +123,7 @@ def _checks(home: Path, source: Path | None) -> Iterator[Check]:
     if loaded is not None:
         yield _port(home, loaded.service.host, loaded.service.port)
         yield from _engine(provider=loaded.service.upstream_url is not None)
+    yield _sandbox(status)
     yield _proxy()
 
 
@@ -374,6 +377,18 @@ def _engine(*, provider: bool) -> Iterator[Check]:
         yield Check(
             "model", "ok", f"{EMBEDDED_MODEL} is not fetched{for_engine or '; reef up fetches it when it needs it'}"
         )
+
+
+def _sandbox(status: dict[str, Any] | None) -> Check:
+    from reef.evolve.sandbox import bubblewrap
+
+    rows = status["scenarios"] if status is not None else []
+    open_ones = [f"{row['name']} ({row['evolving']['unboxed']})" for row in rows if row["evolving"].get("unboxed")]
+    if open_ones:
+        said = f"episodes have your rights and run without a sandbox: {', '.join(open_ones)}"
+        return Check("sandbox", "warning", said, "install bubblewrap, then: reef down, and reef up")
+    why = bubblewrap()
+    return Check("sandbox", "ok", "bubblewrap" if why is None else f"{why}; only the evolution of a harness needs it")
 
 
 def _proxy() -> Check:

@@ -118,14 +118,15 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
 
 
 def _evolving(row: ScenarioRow, thread: TrainerThread | None) -> dict[str, Any]:
-    """What a step of evolution is at, what its tests have spent of the error budget, and how many drafts of tasks wait;
-    empty where none is made."""
+    """What a step of evolution is at, what its tests have spent of the error budget, how many drafts of tasks wait, and why
+    episodes run without a sandbox (``unboxed``); empty where none is made."""
     runtime = thread.trainer.runtime if thread is not None else None
     budget = getattr(runtime, "error_budget", None)
     if budget is None:
         return dict(getattr(runtime, "doing", {}))
     drafts = getattr(runtime, "drafts", None)
-    found = {"error_budget": budget(row.name, row.step, row.head), "drafts": drafts(row.name) if drafts else 0}
+    found = {"error_budget": budget(row.name, row.step, row.head), "drafts": drafts(row.name) if drafts else 0,
+             "unboxed": getattr(runtime, "unboxed", None)}  # fmt: skip
     return {**getattr(runtime, "doing", {}), **found}
 
 

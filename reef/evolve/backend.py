@@ -80,6 +80,9 @@ class Machine(Protocol):
     def preflight(self) -> None:
         """Raise ReefError, in the program's own words, when the agent cannot start here."""
 
+    def unboxed(self) -> str | None:
+        """Why episodes run without a sandbox, None when they are in one."""
+
     def untouched(self, task: TaskFolder) -> Result:
         """What the task's check says when nobody has done anything."""
 
@@ -137,6 +140,10 @@ class LocalTrainingBackend(HarnessRuntime):
         bound = [knobs[name] for name in ("adapter", "evaluate", "model")]
         self.ground = hashlib.sha256(json.dumps([what, bound]).encode()).hexdigest()[:16]
         """Tasks, agent, evaluation and model, hashed: results compare only where it is the same."""
+        self.unboxed = machine.unboxed() if evaluate is default.evaluate else None
+        """Why episodes run without a sandbox, None when they are in one or none is run."""
+        if self.unboxed is not None:
+            log.warning("episodes run without a sandbox: %s", self.unboxed)
         self._agent_starts = False
         self._given_away: dict[str, float] = {}
         self._testing = ""

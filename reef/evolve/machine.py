@@ -14,6 +14,7 @@ from reef.evolve.drafts import first_prompt
 from reef.evolve.episode import Result, Spec, preflight, untouched
 from reef.evolve.executors import Executor
 from reef.evolve.propose import cut_middle, message_text, objects, run_text
+from reef.evolve.sandbox import bubblewrap, wants_bubblewrap
 from reef.evolve.tasks import TaskFolder
 from reef.evolve.values import Outage, Transcript
 from reef.harness.adapters import adapter
@@ -60,6 +61,10 @@ class DaemonMachine:
         """Start the agent's program once, and no more of it; raises ReefError with what the program says."""
         if (said := preflight(*self._program(), self._sandbox)) is not None:
             raise ReefError(f"{self._agent} does not start here: {said}", hint=f"reef harness install {self._agent}")
+
+    def unboxed(self) -> str | None:
+        """Why episodes run without a sandbox, None when they are in one."""
+        return None if wants_bubblewrap(self._sandbox) else bubblewrap() or "sandbox: none"
 
     def untouched(self, task: TaskFolder) -> Result:
         """The task's check on what nobody has touched."""

@@ -46,6 +46,17 @@ def careful(body: Any) -> dict[str, Any]:
     return tool("write", path="answer.txt", content="yes\n")
 
 
+@pytest.mark.parametrize("box", BOXES)
+def test_who_runs_episodes_without_a_sandbox_is_told(tmp_path: Path, box: str) -> None:
+    with evolving(tmp_path, careful, reef_sandbox=box, **REAL) as (one, client, _):
+        fail(client)
+        unboxed = client.get("/reef/scenarios/s")["evolving"]["unboxed"]
+        assert unboxed == (None if box == "bwrap" else "sandbox: none")
+        logs = "".join(file.read_text(encoding="utf-8") for file in (one.home / "logs").iterdir())
+        for said in (reef(one.home, "status").out, reef(one.home, "doctor").out, logs):
+            assert ("without a sandbox" in said) is (box == "none")
+
+
 def transcripts(home: Path, side: str) -> list[Path]:
     return sorted(home.glob(f"episodes/*/*-{side}"))
 
