@@ -284,6 +284,7 @@ def main() -> None:
             os._exit(1)
 
         threading.Thread(target=watch, daemon=True).start()
+        sandbox.adopt()
         result = run_episode(Spec(**json.loads(line)), Path(folder))
     sys.stdout.write(json.dumps(asdict(result)) + "\n")
     sys.stdout.flush()

@@ -6,6 +6,7 @@ Builds command lines and runs them to their end or their deadline; knows nothing
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import shutil
@@ -32,8 +33,11 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ssl", "/et
 _PASSWD = "agent:x:{uid}:{gid}::/episode/home:/bin/sh\n"
 _LARGEST_FILE = 2 * 2**30
 _KEPT_OUTPUT = 200_000
+_SET_CHILD_SUBREAPER = 36
 _running: set[int] = set()
 """Process groups of this process's commands."""
+_adopts = False
+"""What they leave behind becomes a child of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,9 @@ def _python() -> list[Path]:
 def run(
     command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None, cwd: Path | None, given: str = ""
 ) -> Ended:
-    """Run to the end or the deadline, when everything it started is killed. ``environ`` None, for bubblewrap: nothing but
-    where programs are found, because who is inside can read the environment that bubblewrap was started with.
+    """Run to the end or the deadline, when its process group is killed, and after ``adopt`` everything it started.
+    ``environ`` None, for bubblewrap: nothing but where programs are found, because who is inside can read the environment
+    that bubblewrap was started with.
 
     It reads ``given`` from its standard input. Input and output are files: a process left behind cannot keep a pipe open.
     """
@@ -132,18 +137,44 @@ def run(
             _running.discard(child.pid)
             _kill(child.pid)
             child.wait()
+            _kill_left()
         return Ended(child.returncode, timed_out, time.monotonic() - began, _tail(out), _tail(err))
+
+
+def adopt() -> None:
+    """From here on commands of this process, which has no other children, leave nothing behind. For Linux (prctl(2))."""
+    global _adopts
+    if sys.platform == "linux":
+        _adopts = ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 def end_all() -> None:
     """Kill what runs: whoever asked for it is gone."""
     for group in list(_running):
         _kill(group)
+    _kill_left()
+
+
+def _kill_left() -> None:
+    """Kill what was left behind. A killed one's children become this process's, so it looks again until there are none."""
+    while _adopts and (left := _children()):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def _kill(group: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # a group lives on as long as anybody is in it
         os.killpg(group, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            found += map(int, (thread / "children").read_text(encoding="ascii").split())
+    return found
 
 
 def _tail(file: IO[bytes]) -> str:
