@@ -2,7 +2,8 @@
 
 from reef.gate.checks import checks_pass
 from reef.gate.evidence import level_of, share_of_budget
-from reef.gate.paired import GateSettings, Pair, Rule, Slot, Task, replay, start
+from reef.gate.receipt import replay, start
+from reef.gate.rule import GateSettings, Pair, Rule, Slot, Task
 
 __all__ = [
     "GateSettings",

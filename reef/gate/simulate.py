@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reef.core.artifacts import Decision
-from reef.gate.paired import GateSettings, Pair, Slot, Task, start
+from reef.gate.receipt import start
+from reef.gate.rule import GateSettings, Pair, Slot, Task
 
 _KINDS = ((0.35, 0.05), (0.35, 0.95), (0.30, 0.5))
 """Shares of tasks and their pass rates: nearly always failed, nearly always passed, flaky."""
