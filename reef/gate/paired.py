@@ -101,7 +101,8 @@ class PairedTest(Judged):
             if not self._guards():
                 self._publish()
         elif against >= math.log(settings.futility):
-            self._stop(Decision.REJECT, f"not better: {tally} in {count} fresh pairs", "futility")
+            word = "worse" if settings.margin > 0 else "not better"
+            self._stop(Decision.REJECT, f"{word}: {tally} in {count} fresh pairs", "futility")
         elif wasted >= math.log(settings.futility):
             why = (
                 f"{self._mean_saved('test'):+.1%} of the tokens saved in {count} fresh pairs, not {settings.saving:.0%}"

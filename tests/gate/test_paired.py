@@ -229,6 +229,12 @@ def test_a_protected_task_is_run_before_anything_is_published() -> None:
     assert replay(verdict.evidence) == verdict
 
 
+@pytest.mark.parametrize(("margin", "said"), [(0.0, "not better: 0 won"), (0.2, "worse: 0 won")])
+def test_a_verdict_says_what_was_asked(margin: float, said: str) -> None:
+    verdict = run(start(GateSettings(margin=margin, screen=0), TASKS[:1], 1), lambda slot: (0.0, 1.0))
+    assert verdict.decision is Decision.REJECT and verdict.reason.startswith(said)
+
+
 def test_the_floor_rule() -> None:
     settings = GateSettings(rule="floor", floor=0.6, graded=True)
     assert (
