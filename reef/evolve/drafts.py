@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from reef.core.texts import writable
 from reef.evolve.screens import HIDDEN, Mask, hidden
 from reef.evolve.tasks import TaskFolder
 
@@ -31,7 +32,7 @@ def draft(
     folder: Path, prompt: str, run: Mapping[str, Any], *, most: int, tasks: Iterable[TaskFolder], mask: Mask
 ) -> Path | str:
     """Write a draft of a task below ``folder``, from a failed run's first prompt; returns where, or why there is none."""
-    prompt = prompt.strip()
+    prompt = writable(prompt).strip()
     if not prompt:
         return "the run begins with no text of a user"
     if len(prompt) > MAX_PROMPT_CHARS:
@@ -46,7 +47,7 @@ def draft(
         return "there is a draft with this prompt"
     if len(there) >= most:
         return f"there are {len(there)} drafts, at most grow_tasks"
-    report = hidden(json.dumps(run, indent=2, ensure_ascii=False), mask)
+    report = hidden(writable(json.dumps(run, indent=2, ensure_ascii=False)), mask)
     made = folder / f".{name}"  # it has its name when it is whole
     made.mkdir(parents=True, exist_ok=True)
     (made / "prompt.md").write_text(prompt + "\n", encoding="utf-8")

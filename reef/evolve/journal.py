@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reef.core.texts import writable
 from reef.evolve.episode import Result
 from reef.evolve.values import Proposal, Refusal, Rejected, proposal_of
 from reef.gate import Pair, Slot
@@ -68,7 +69,7 @@ class Journal:
         """How the proposal ended: refused, rejected, inconclusive, held or published."""
         self.store.write(
             lambda db: db.execute(
-                "UPDATE proposals SET state = ?, reason = ? WHERE step_id = ?", (state, reason, self.step_id)
+                "UPDATE proposals SET state = ?, reason = ? WHERE step_id = ?", (state, writable(reason), self.step_id)
             )
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reef.core.records_types import AgentRecord, RecordState
+from reef.core.texts import writable
 from reef.store.bodies import Segment
 
 ResponseReader = Callable[[Mapping[str, Any], bytes], Any]
@@ -46,3 +47,7 @@ class Mark:
     record_id: str
     state: RecordState
     reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reason is not None:  # it may quote an error of code that is not ours
+            object.__setattr__(self, "reason", writable(self.reason))

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from reef.core.artifacts import Decision, Release, ReleaseState, Verdict
+from reef.core.texts import writable
 from reef.errors import BadRequest
 from reef.records import Mark
 from reef.releases.rows import insert_release, release_of_row, row_of
@@ -98,7 +99,7 @@ def commit_step(step: StepCommit, marks: Sequence[Mark], db: sqlite3.Connection)
             number + 1,
             step.batch_id,
             step.outcome,
-            step.reason,
+            None if step.reason is None else writable(step.reason),
             None if release is None else release.release_id,
             time.time(),
             json.dumps(dict(step.metrics)),
