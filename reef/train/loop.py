@@ -366,10 +366,10 @@ class Trainer:
             act(record)
         except RecipeBug as error:
             self._blame(record, "recipe_bug", error)
-        except Exception as error:  # the edge to code that is not ours
+        except BaseException as error:  # the edge to code that is not ours: it may call sys.exit()
             self._blame(record, "recipe_error", error)
 
-    def _blame(self, record: AgentRecord, code: str, error: Exception) -> None:
+    def _blame(self, record: AgentRecord, code: str, error: BaseException) -> None:
         log.exception("recipe code failed on %s of %s", record.agent_record_id, self.scenario)
         if record.request_type is RequestType.INFERENCE and self.processor.reports_only:
             return  # a report that waited for it has the blame, and the processor has refused that one
