@@ -23,14 +23,14 @@ def tasks(
 ) -> None:
     """The tasks of a folder, and what each check says when nothing is done. Exits 1 when a check is broken or gives a
     score away. Example: reef harness tasks examples/harness_evolve/tasks"""
-    from reef.evolve.episode import untouched
+    from reef.evolve.executors import in_child
     from reef.evolve.tasks import read_tasks
 
     found, rows = read_tasks(folder), list[dict[str, Any]]()
     with bar(bytes=False) as progress:
         for number, task in enumerate(found):
             progress("checks", number, len(found))
-            result = untouched(task.as_dict(), sandbox)
+            result = in_child("untouched", {"task": task.as_dict(), "mode": sandbox}, lambda: True)
             rows.append(
                 {
                     "name": task.name,

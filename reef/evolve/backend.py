@@ -10,15 +10,18 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as futures_wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from reef import failpoints
 from reef.core.artifacts import Candidate, Decision, Verdict
@@ -39,12 +42,15 @@ from reef.store import Store
 from reef.train.harness_runtime import HarnessRuntime, keep_tree, read_tree
 
 log = logging.getLogger("reef.evolve")
+T = TypeVar("T")
 
 _SIDES = ("candidate", "incumbent")
 _AWAY_S = 60.0
 _TEXT_KINDS = frozenset({"rules", "skill"})
 _INTERRUPTED = Stale("interrupted: the step goes on later, from where it is")
 _LOOK_S = 0.2
+_LEAVING_S = 10.0
+"""An episode that is to end has ended by then."""
 _KEPT_STEPS = 10
 """Steps of this home whose episodes' folders are kept: up to a gigabyte each."""
 
@@ -77,14 +83,14 @@ class Machine(Protocol):
     def spec(self, episode: str, tree: Tree, task: TaskFolder, seed: int) -> Spec:
         """An episode of ``tree`` on ``task``; raises ReefError when the agent's program cannot be had."""
 
-    def preflight(self) -> None:
+    def preflight(self, go_on: Callable[[], bool]) -> None:
         """Raise ReefError, in the program's own words, when the agent cannot start here."""
 
     def unboxed(self) -> str | None:
         """Why episodes run without a sandbox, None when they are in one."""
 
-    def untouched(self, task: TaskFolder) -> Result:
-        """What the task's check says when nobody has done anything."""
+    def untouched(self, task: TaskFolder, go_on: Callable[[], bool]) -> Result:
+        """What the task's check says when nobody has done anything; no score when ``go_on`` says no."""
 
     def run(self, spec: Spec, go_on: Callable[[], bool]) -> Result:
         """Run it to its end, or until ``go_on`` says no."""
@@ -256,14 +262,16 @@ class LocalTrainingBackend(HarnessRuntime):
         if self._agent_starts or self._evaluate is not default.evaluate:  # only that one is sure to need it
             return
         try:
-            self.machine.preflight()
+            self.machine.preflight(go_on)
         except Outage:
             raise
         except ReefError as error:
+            wait(0.0, go_on)
             raise Invalid(f"{error.message} ({error.hint})" if error.hint else error.message) from error
         for task in self.tasks.values():
+            score = self.machine.untouched(task, go_on).score
             wait(0.0, go_on)
-            if score := self.machine.untouched(task).score:
+            if score:
                 self._given_away[task.name] = score
                 log.warning("task %s scores %g when nothing is done", task.name, score)
         self._agent_starts = True
@@ -306,10 +314,12 @@ class LocalTrainingBackend(HarnessRuntime):
             target,
         )
         try:
-            proposal = proposal_of(self._propose(context))
+            proposal = leaving(lambda: proposal_of(self._propose(context)), request.go_on)
         except (Refusal, Outage, Unavailable):
             raise
-        except Exception as error:  # the edge to code that is not ours: its round is lost, the loop goes on
+        except (
+            BaseException
+        ) as error:  # the edge to code that is not ours: its round is lost, and sys.exit() ends no more
             log.exception("propose failed")
             said = error.message if isinstance(error, ReefError) else f"{type(error).__name__}: {error}"
             raise Refusal(f"propose failed: {said}") from error
@@ -444,7 +454,8 @@ class LocalTrainingBackend(HarnessRuntime):
                 raise Outage(error.message if isinstance(error, ReefError) else str(error)) from error
 
         began = time.time()  # as records say it: a pair that is run again counts its last calls alone
-        result = result_of(self._evaluate, Trial(tree, task, slot.seed, side, episode))
+        trial = Trial(tree, task, slot.seed, side, episode)
+        result = leaving(lambda: result_of(self._evaluate, trial), go_on)
         if result.score not in (None, 0.0, 1.0) and not self.settings.gate.graded:
             raise Invalid(f"task {slot.task} scores {result.score:g}, and without gate_graded a score is 0 or 1")
         if result.score is None or result.tokens is not None:
@@ -493,6 +504,29 @@ def wait(seconds: float, go_on: Callable[[], bool]) -> None:
             return
         time.sleep(min(left_s, _LOOK_S))
     raise Outage("interrupted")
+
+
+def leaving(call: Callable[[], T], go_on: Callable[[], bool]) -> T:
+    """What ``call`` returns or raises, on a thread of its own, because code that is not ours may never come back.
+
+    Raises Outage when the step is to make room and it does not end soon; what it finds afterwards goes nowhere.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="reef-foreign", daemon=True).start()
+    until_s = math.inf
+    while not futures_wait([done], _LOOK_S).done:
+        if not go_on():
+            until_s = min(until_s, time.monotonic() + _LEAVING_S)
+        if time.monotonic() > until_s:
+            raise Outage("interrupted")
+    return done.result()
 
 
 def costs(journal: Journal) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """One episode: an agent on a tree does one task in a fresh root, and the task's check scores what it left.
 
-    python -m reef.evolve.episode < spec.json > result.json
+    python -m reef.evolve.episode < asked.json > result.json      # {"spec": ...}, "untouched" or "preflight"
 
 A process of its own, here or on another machine, that ends when its standard input does. Knows no gate and no proposals.
 """
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reef.errors import ReefError
+from reef.errors import BadConfig, ReefError
 from reef.evolve import sandbox
 from reef.evolve.sandbox import CONFIG, DATA, HOME, PORT, SOCKET, WORK, Ended
 from reef.harness.adapters import Adapter, adapter
@@ -40,7 +40,7 @@ _CANNOT_START = frozenset({126, 127})
 class Spec:
     """What to run. ``start`` is the agent's command, ``programs`` are folders it needs; ``keep`` is where transcripts go.
 
-    ``task`` holds name, prompt, folder, check, graded and timeout_s of a TaskFolder, with ``folder`` on this machine.
+    ``task`` holds name, prompt, folder, check, graded, timeout_s and setup of a TaskFolder, with ``folder`` on this machine.
     """
 
     episode: str
@@ -79,32 +79,33 @@ class Result:
     tokens: int | None = None
 
 
-def preflight(start: Sequence[str], programs: Sequence[str], mode: str) -> str | None:
+def preflight(start: Sequence[str], programs: Sequence[str], mode: str, root: Path) -> str | None:
     """What an agent's program says when it does not even tell its version, None when it does."""
-    with tempfile.TemporaryDirectory(prefix="reef-preflight-") as folder:
-        environ = {"HOME": folder, "PATH": _path(start), "LANG": "C.UTF-8"}
-        command, cwd = [*start, "--version"], Path(folder)
-        if sandbox.wants_bubblewrap(mode):
-            environ |= {"HOME": HOME, "PYTHONPATH": os.pathsep.join(_import_path())}
-            binds = [(cwd, HOME, True), *((Path(one), one, False) for one in programs)]
-            command = sandbox.wrapped(command, environ=environ, cwd=HOME, binds=binds)
-        ended = sandbox.run(command, timeout_s=_PREFLIGHT_S, environ=environ, cwd=cwd)
-        said = " ".join((ended.stderr or ended.stdout).split())[-400:]
-        return None if ended.code == 0 else f"exit {ended.code}: {said or 'it said nothing'}"
+    environ = {"HOME": str(root), "PATH": _path(start), "LANG": "C.UTF-8"}
+    command = [*start, "--version"]
+    if sandbox.wants_bubblewrap(mode):
+        environ |= {"HOME": HOME, "PYTHONPATH": os.pathsep.join(_import_path())}
+        binds = [(root, HOME, True), *((Path(one), one, False) for one in programs)]
+        command = sandbox.wrapped(command, environ=environ, cwd=HOME, binds=binds)
+    ended = sandbox.run(command, timeout_s=_PREFLIGHT_S, environ=environ, cwd=root)
+    said = " ".join((ended.stderr or ended.stdout).split())[-400:]
+    return None if ended.code == 0 else f"exit {ended.code}: {said or 'it said nothing'}"
 
 
-def untouched(task: Mapping[str, Any], mode: str) -> Result:
+def untouched(task: Mapping[str, Any], mode: str, root: Path) -> Result:
     """What a task's check says when nobody has done anything; ``task`` and ``mode`` as in a Spec."""
-    boxed = sandbox.wants_bubblewrap(mode)
-    with tempfile.TemporaryDirectory(prefix="reef-untouched-") as folder:
-        _lay_out(task, Path(folder))
-        return _score(task, 0, Path(folder), Result(None, sandboxed=boxed), "")
+    _lay_out(task, root)
+    return _score(task, 0, root, Result(None, sandboxed=sandbox.wants_bubblewrap(mode)), "")
 
 
-def run_episode(spec: Spec, root: Path) -> Result:
+def run_asked(asked: Mapping[str, Any], root: Path) -> Result:
     """Run it in the empty folder ``root``; trouble is a result, never an exception."""
     try:
-        return asyncio.run(_run(spec, root))
+        if "preflight" in asked:
+            return Result(None, preflight(**asked["preflight"], root=root))
+        if "untouched" in asked:
+            return untouched(**asked["untouched"], root=root)
+        return asyncio.run(_run(Spec(**asked["spec"]), root))
     except ReefError as error:
         return Result(None, error.message, broken=True)
     except OSError as error:
@@ -141,7 +142,9 @@ def _lay_out(task: Mapping[str, Any], root: Path) -> None:
     for name in ("home", "work", "config", "data"):
         (root / name).mkdir()
     setup = Path(task["folder"]) / "setup"
-    if setup.is_dir():
+    if task["setup"] and not setup.is_dir():  # another task than the one that was read at the start
+        raise BadConfig(f"{setup} is gone", hint="put it back, or start the daemon again")
+    if task["setup"]:
         shutil.copytree(setup, root / "work", dirs_exist_ok=True)
 
 
@@ -221,11 +224,15 @@ def _score(task: Mapping[str, Any], seed: int, root: Path, result: Result, print
     shell = "sh" if task["check"].endswith(".sh") else sys.executable
     environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp", "REEF_SEED": str(seed)}
     if result.sandboxed:
-        command = sandbox.wrapped(
-            [shell, f"/episode/check/{task['check']}"], environ=environ, cwd=WORK,
-            binds=[sandbox.passwd(root), (root / "work", WORK, True), (folder, "/episode/check", False)],
-        )  # fmt: skip
-        ended = sandbox.run(command, timeout_s=_CHECK_TIMEOUT_S, environ=None, cwd=None, given=printed)
+        with tempfile.TemporaryFile() as mark:
+            command = sandbox.wrapped(
+                sandbox.marking([shell, f"/episode/check/{task['check']}"], mark), environ=environ, cwd=WORK,
+                binds=[sandbox.passwd(root), (root / "work", WORK, True), (folder, "/episode/check", False)],
+            )  # fmt: skip
+            ended = sandbox.run(command, timeout_s=_CHECK_TIMEOUT_S, environ=None, cwd=None, given=printed, mark=mark)
+            if not mark.seek(0, os.SEEK_END):  # bubblewrap fails with 1, which a check says for "not passed"
+                words = f"the check could not be started: {ended.stderr.strip()[-300:] or 'nothing was said'}"
+                return _with(result, trouble=words, broken=True)
     else:
         command = [shell, str(folder / task["check"])]
         ended = sandbox.run(command, timeout_s=_CHECK_TIMEOUT_S, environ=environ, cwd=root / "work", given=printed)
@@ -260,7 +267,7 @@ def _keep(spec: Spec, agent: Adapter, root: Path, ended: Ended) -> str:
     (keep / "stderr.txt").write_text(ended.stderr, encoding="utf-8")
     found = ""
     for base in (root / "config", root / "data"):
-        for file in sorted(base.glob(agent.run.transcripts)) if agent.run.transcripts else ():
+        for file in _files(base, agent.run.transcripts):
             if file.is_file() and not file.is_symlink() and file.resolve().is_relative_to(base.resolve()):
                 found = f"transcript{file.suffix}"
                 with file.open("rb") as source:
@@ -268,26 +275,36 @@ def _keep(spec: Spec, agent: Adapter, root: Path, ended: Ended) -> str:
     return found
 
 
+def _files(base: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(base.glob(pattern)) if pattern else []
+    except (OSError, RecursionError):  # the agent made folders that cannot be walked: it has no transcript
+        return []
+
+
 def _with(result: Result, **changed: Any) -> Result:
     return Result(**{**asdict(result), **changed})
 
 
 def main() -> None:
-    """Read the spec from standard input, run, write the result; end at once when whoever asked is gone."""
+    """Read what is asked from standard input, run, write the result; end at once when whoever asked is gone."""
     line = sys.stdin.readline()
-    with tempfile.TemporaryDirectory(prefix="reef-episode-") as folder:
+    folder = tempfile.mkdtemp(prefix="reef-episode-")
 
-        def watch() -> None:
-            sys.stdin.read()
-            sandbox.end_all()
-            shutil.rmtree(folder, ignore_errors=True)
-            os._exit(1)
+    def watch() -> None:
+        sys.stdin.read()
+        sandbox.end_all()
+        sandbox.remove(folder)
+        os._exit(1)
 
-        threading.Thread(target=watch, daemon=True).start()
-        sandbox.adopt()
-        result = run_episode(Spec(**json.loads(line)), Path(folder))
-    sys.stdout.write(json.dumps(asdict(result)) + "\n")
-    sys.stdout.flush()
+    threading.Thread(target=watch, daemon=True).start()
+    sandbox.adopt()
+    try:
+        result = run_asked(json.loads(line), Path(folder))
+        sys.stdout.write(json.dumps(asdict(result)) + "\n")
+        sys.stdout.flush()
+    finally:
+        sandbox.remove(folder)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from reef.core.texts import writable
 from reef.errors import ReefError
 from reef.evolve.episode import Result
 from reef.evolve.tasks import TaskFolder
 from reef.evolve.values import Outage
 from reef.harness.tree import Tree
+
+_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +43,34 @@ def result_of(evaluate: Evaluate, trial: Trial) -> Result:
         found = evaluate(trial)
     except Outage as error:
         return Result(None, error.message)
-    except Exception as error:  # the edge to code that is not ours
+    except BaseException as error:  # the edge to code that is not ours: sys.exit() in it must not end our thread
         said = error.message if isinstance(error, ReefError) else f"{type(error).__name__}: {error}"
-        return Result(None, f"evaluate failed: {said}", broken=True)
-    score: object = found.score if isinstance(found, Result) else found
-    if isinstance(found, Result) and score is None:
-        return found
-    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
-        return Result(None, f"evaluate returned {score!r}, which is no score from 0 to 1", broken=True)
-    return found if isinstance(found, Result) else Result(float(score))
+        return Result(None, f"evaluate failed: {writable(said)}", broken=True)
+    if not isinstance(found, Result):
+        return Result(float(found)) if _is_score(found) else _odd(found, "no score from 0 to 1")
+    if found.score is not None and not _is_score(found.score):
+        return _odd(found.score, "no score from 0 to 1")
+    for name, kind in _FIELDS.items():
+        value = getattr(found, name)
+        if not isinstance(value, kind) or (isinstance(value, int | float) and not 0 <= value < math.inf):
+            return _odd(value, f"no {name} of a result")
+    return found if found.score is None else replace(found, score=float(found.score))
+
+
+_FIELDS: Mapping[str, Any] = {
+    "said": str, "transcript": str, "trouble": str | None, "broken": bool, "sandboxed": bool, "reused": bool,
+    "seconds": int | float, "calls": int, "tokens": int | None,
+}  # fmt: skip
+"""What is kept of a result, or decided by: a field of another kind would come back to every later step."""
+
+
+def _is_score(found: object) -> bool:
+    return isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found <= 1
+
+
+def _odd(found: object, why: str) -> Result:
+    try:
+        said = repr(found)[:_SHOWN_CHARS]
+    except Exception as error:  # a number of too many digits, or a class of its own
+        said = f"a {type(found).__name__} ({type(error).__name__})"
+    return Result(None, f"evaluate returned {writable(said)}, which is {why}", broken=True)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -70,15 +70,20 @@ class RayExecutor:
 
 def run_child(spec: Spec, go_on: GoOn = lambda: True) -> Result:
     """Run one episode in a process of its own."""
+    return in_child("spec", asdict(spec), go_on, float(spec.task["timeout_s"]))
+
+
+def in_child(what: str, given: Mapping[str, Any], go_on: GoOn, timeout_s: float = 0.0) -> Result:
+    """Ask reef.evolve.episode for something in a process of its own; a check or a program may hang, however small it is."""
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as out:  # a pipe that nobody reads could hold it up
         child = subprocess.Popen(
             [sys.executable, "-m", "reef.evolve.episode"], stdin=subprocess.PIPE, stdout=out, stderr=said
         )
         assert child.stdin is not None
         try:
-            child.stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
+            child.stdin.write(json.dumps({what: given}).encode() + b"\n")
             child.stdin.flush()  # and it stays open until the child is done
-            until_s = time.monotonic() + float(spec.task["timeout_s"]) + _GRACE_S
+            until_s = time.monotonic() + timeout_s + _GRACE_S
             while not _ended(child, _LOOK_S):
                 if not go_on():
                     return _INTERRUPTED

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from reef.client import ReefClient, content_text
+from reef.core.texts import writable
 from reef.errors import NotFound, ReefError
 from reef.evolve.drafts import first_prompt
-from reef.evolve.episode import Result, Spec, preflight, untouched
-from reef.evolve.executors import Executor
+from reef.evolve.episode import Result, Spec
+from reef.evolve.executors import Executor, in_child
 from reef.evolve.propose import cut_middle, message_text, objects, run_text
 from reef.evolve.sandbox import bubblewrap, wants_bubblewrap
 from reef.evolve.tasks import TaskFolder
@@ -57,18 +58,21 @@ class DaemonMachine:
             self._sandbox,
         )
 
-    def preflight(self) -> None:
+    def preflight(self, go_on: Callable[[], bool]) -> None:
         """Start the agent's program once, and no more of it; raises ReefError with what the program says."""
-        if (said := preflight(*self._program(), self._sandbox)) is not None:
-            raise ReefError(f"{self._agent} does not start here: {said}", hint=f"reef harness install {self._agent}")
+        start, programs = self._program()
+        found = in_child("preflight", {"start": start, "programs": programs, "mode": self._sandbox}, go_on)
+        if found.trouble is not None:
+            said = f"{self._agent} does not start here: {found.trouble}"
+            raise ReefError(said, hint=f"reef harness install {self._agent}")
 
     def unboxed(self) -> str | None:
         """Why episodes run without a sandbox, None when they are in one."""
         return None if wants_bubblewrap(self._sandbox) else bubblewrap() or "sandbox: none"
 
-    def untouched(self, task: TaskFolder) -> Result:
-        """The task's check on what nobody has touched."""
-        return untouched(task.as_dict(), self._sandbox)
+    def untouched(self, task: TaskFolder, go_on: Callable[[], bool]) -> Result:
+        """The task's check on what nobody has touched, in a process of its own: it may hang as any other."""
+        return in_child("untouched", {"task": task.as_dict(), "mode": self._sandbox}, go_on)
 
     def run(self, spec: Spec, go_on: Callable[[], bool]) -> Result:
         """Through the executor."""
@@ -78,7 +82,8 @@ class DaemonMachine:
         """One call of the deployment's model, recorded like any other and never learned from."""
         import httpx  # what calls the daemon loads it when it does
 
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
+        said = (("system", writable(system)), ("user", writable(prompt)))
+        messages = [{"role": role, "content": text} for role, text in said]
         headers = {"x-reef-session": session, "x-reef-tag-episode": session}
         try:
             with self._client() as client:
@@ -89,7 +94,12 @@ class DaemonMachine:
             raise Outage(f"the model could not be asked: {type(error).__name__}: {error}") from error
         if answer.status_code != 200:
             raise Outage(f"the model answered {answer.status_code}: {answer.text[:300]}")
-        text = content_text(answer.json())
+        try:
+            text = content_text(answer.json())
+        except (ValueError, NotFound) as error:  # what stands between us and the model answered, and not the model
+            raise Outage(f"the model's server answered with no message: {answer.text[:300]!r}") from error
+        if not isinstance(text, str):
+            raise Outage(f"the model's server answered with {type(text).__name__} in place of text")
         return text if len(text) <= _LONGEST_ANSWER else cut_middle(text, _LONGEST_ANSWER)
 
     def transcripts(self, runs: Sequence[Mapping[str, Any]], limit: int) -> list[Transcript]:

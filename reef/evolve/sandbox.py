@@ -99,6 +99,23 @@ def wrapped(
     return [*line, "--chdir", cwd, "--", *command]
 
 
+_MARK = "import os, sys; at = int(sys.argv[1]); os.write(at, b'+'); os.close(at); os.execvp(sys.argv[2], sys.argv[2:])"
+
+
+def marking(command: Sequence[str], mark: IO[bytes]) -> list[str]:
+    """``command``, writing a byte to ``mark`` when it is about to begin: what fails before is not its doing."""
+    return [sys.executable, "-c", _MARK, str(mark.fileno()), *command]
+
+
+def remove(folder: str) -> None:
+    """Remove what an agent may have filled: folders deeper than Python goes, or closed to their owner."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    for command in (["rm", "-rf", folder], ["chmod", "-R", "u+rwX", folder], ["rm", "-rf", folder]):
+        if os.path.lexists(folder):
+            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+
 def _python() -> list[Path]:
     """Folders that this interpreter and this package need, outermost only."""
     found = {Path(sys.prefix), Path(sys.base_prefix), Path(reef.__file__).parent}
@@ -107,13 +124,15 @@ def _python() -> list[Path]:
 
 
 def run(
-    command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None, cwd: Path | None, given: str = ""
-) -> Ended:
+    command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None, cwd: Path | None, given: str = "",
+    mark: IO[bytes] | None = None,
+) -> Ended:  # fmt: skip
     """Run to the end or the deadline, when its process group is killed, and after ``adopt`` everything it started.
     ``environ`` None, for bubblewrap: nothing but where programs are found, because who is inside can read the environment
     that bubblewrap was started with.
 
-    It reads ``given`` from its standard input. Input and output are files: a process left behind cannot keep a pipe open.
+    It reads ``given`` from its standard input and has ``mark`` open. Input and output are files: a process left behind
+    cannot keep a pipe open.
     """
     limited = (
         ["prlimit", f"--fsize={_LARGEST_FILE}", "--core=0", "--", *command] if shutil.which("prlimit") else command
@@ -125,8 +144,9 @@ def run(
         into.seek(0)
         began = time.monotonic()
         child = subprocess.Popen(
-            limited, stdin=into, stdout=out, stderr=err, env=environ, cwd=cwd, start_new_session=True
-        )
+            limited, stdin=into, stdout=out, stderr=err, env=environ, cwd=cwd, start_new_session=True,
+            pass_fds=() if mark is None else (mark.fileno(),),
+        )  # fmt: skip
         timed_out = False
         _running.add(child.pid)
         try:

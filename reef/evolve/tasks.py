@@ -28,7 +28,7 @@ _CHECKS = ("check.py", "check.sh")
 
 @dataclass(frozen=True, slots=True)
 class TaskFolder:
-    """One task. ``folder`` holds setup and check; an agent sees the prompt and a copy of the setup."""
+    """One task. ``folder`` holds check and, where there is one, ``setup``; an agent sees the prompt and a copy of the setup."""
 
     name: str
     folder: Path
@@ -37,6 +37,7 @@ class TaskFolder:
     protected: bool = False
     graded: bool = False
     timeout_s: int = 300
+    setup: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON, with the folder as it is called from everywhere."""
@@ -78,7 +79,7 @@ def _read(folder: Path) -> TaskFolder:
     if not prompt:
         raise BadConfig(f"{folder / 'prompt.md'} is empty", hint="write what the agent is asked")
     given = _settings(folder / "task.toml")
-    return TaskFolder(folder.name, folder, prompt, checks[0], **given)
+    return TaskFolder(folder.name, folder, prompt, checks[0], setup=(folder / "setup").is_dir(), **given)
 
 
 def _settings(file: Path) -> dict[str, Any]:

@@ -446,3 +446,69 @@ def test_what_a_step_is_at_and_what_it_can_cost_is_shown(tmp_path: Path) -> None
         )
         assert shown["evolving"]["pairs_at_most"] == 3 and shown["evolving"]["model_calls_at_most"] >= 6
         assert "of at most 3" in shown["detail"] or shown["detail"] in ("proposing", "")
+
+
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("gone", ["", "check.py", "setup"])
+def test_a_task_that_goes_in_the_middle_is_no_failure_of_anybody(tmp_path: Path, gone: str, box: str) -> None:
+    task = make_tasks(tmp_path / "tasks", "one") / "one"
+
+    def mind(body: Any) -> dict[str, Any]:
+        if is_proposer(body) and task.exists():  # the agent's program and the untouched task have been looked at
+            (task / gone).rename(tmp_path / "away")
+        return careful(body)
+
+    with evolving(tmp_path, mind, reef_sandbox=box, reef_retries="0", **REAL) as (_, client, _):
+        fail(client)
+        eventually(lambda: client.get("/reef/scenarios/s")["detail"].startswith("invalid: task one"))
+        assert steps(client) == []
+        (tmp_path / "away").rename(task / gone)
+        client.act("s", "resume")
+        assert a_step(client)["outcome"] == "release"
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_what_an_agent_leaves_is_cleared_however_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, box: str
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    make_tasks(tmp_path / "tasks", "one")
+    deep = 'import os\nfor at in range(3000): os.mkdir("d"); os.chdir("d")'
+    command = f"echo yes > answer.txt; python3 -c '{deep}'; mkdir -p a/b; chmod 0 a; cd ../config; python3 -c '{deep}'"
+
+    def mind(body: Any) -> dict[str, Any]:
+        told = careful(body)
+        return tool("bash", command=command) if told.get("tool_calls") else told
+
+    with evolving(tmp_path, mind, reef_sandbox=box, reef_retries="0", **REAL) as (_, client, _):
+        fail(client)
+        pairs = client.release("s", a_step(client)["release_id"])["verdict"]["evidence"]["pairs"]
+        assert [(pair[5], pair[6]) for pair in pairs] == [(1.0, 0.0)]
+        eventually(lambda: not list(temporary.glob("reef-*")))
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_a_check_that_hangs_on_an_untouched_task_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, box: str
+) -> None:
+    temporary, sign = tmp_path / "tmp", str(4_000_000 + os.getpid())
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    check = make_tasks(tmp_path / "tasks", "one") / "one" / "check.py"
+    good = check.read_text(encoding="utf-8")
+    check.write_text(f"import os; os.execvp('sleep', ['sleep', '{sign}'])", encoding="utf-8")
+    with evolving(tmp_path, careful, reef_sandbox=box, **REAL) as (one, client, _):
+        fail(client)
+        eventually(lambda: sleeping(sign))
+        assert reef(one.home, "down").code == 0 and one.died()
+        assert not sleeping(sign) and not list(temporary.glob("reef-*"))
+        one.start()
+        eventually(lambda: sleeping(sign))
+        one.kill()
+        eventually(lambda: not sleeping(sign) and not list(temporary.glob("reef-*")))
+        check.write_text(good, encoding="utf-8")
+        one.start()
+        with one.client() as client:
+            assert a_step(client)["outcome"] == "release"

@@ -16,7 +16,7 @@ from reef.errors import ReefError
 from reef.gate import level_of, replay, share_of_budget
 from tests.cli.test_cli import reef, schema
 from tests.evolve.test_steps import a_step, evolving, fail, helpful, importable
-from tests.evolve.world import edits, is_proposer, make_tasks
+from tests.evolve.world import NO_SCORES, edits, is_proposer, make_tasks
 from tests.support import eventually
 
 __all__ = ["importable"]  # the fixture
@@ -328,3 +328,62 @@ def test_an_agent_that_cannot_start_makes_the_step_invalid_before_anything_is_sp
         ran = reef(one.home, "step", "--wait", "-s", "s")
         assert ran.code == 1 and "enableCompileCache is not a function" in ran.err
         assert client.get("/reef/scenarios/s/steps")["steps"] == [] and not any(map(is_proposer, thinker.bodies))
+
+
+OURS = {"reef_evaluate": "tests.evolve.world:foreign", "reef_propose": "tests.evolve.world:foreign"}
+
+
+@pytest.mark.parametrize("word", [*NO_SCORES, "exit"])
+def test_an_evaluation_that_says_nonsense_is_waited_for_and_nothing_of_it_is_kept(
+    tmp_path: Path, switch: Path, word: str
+) -> None:
+    switch.write_text(word, encoding="utf-8")
+    with evolving(tmp_path, helpful, **SWITCHED | {"reef_evaluate": OURS["reef_evaluate"]}) as (_, client, _):
+        fail(client)
+        waits(client, "invalid: task")
+        switch.unlink()
+        client.act("s", "resume")
+        release = client.release("s", a_step(client)["release_id"])
+        assert release["metrics"]["candidate_mean"] == 1.0 and release["metrics"]["incumbent_mean"] == 0.0
+
+
+@pytest.mark.parametrize("word", ["exit", "half a sign", "half a name"])
+def test_a_proposer_that_does_anything_costs_its_round_alone(tmp_path: Path, switch: Path, word: str) -> None:
+    switch.write_text(word, encoding="utf-8")
+    with evolving(tmp_path, helpful, **OURS) as (_, client, _):
+        fail(client)
+        assert a_step(client)["outcome"] == "refused"
+        switch.unlink()
+        fail(client)
+        assert a_step(client, 2)["outcome"] == "release"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["reef_propose", "reef_evaluate"])
+def test_code_that_never_comes_back_keeps_nobody_waiting(tmp_path: Path, switch: Path, which: str) -> None:
+    switch.write_text("hang", encoding="utf-8")
+    given = {"reef_evaluate": "tests.evolve.world:strictly", which: OURS[which]}
+    with evolving(tmp_path, helpful, **given) as (one, client, _):
+        fail(client)
+        phase = "proposing" if which == "reef_propose" else "comparing"
+        eventually(lambda: (client.get("/reef/scenarios/s")["evolving"] or {}).get("phase") == phase)
+        assert reef(one.home, "down").code == 0 and one.died()
+        switch.unlink()
+        one.start()
+        with one.client() as client:
+            assert a_step(client)["outcome"] == "release"
+
+
+@pytest.mark.parametrize("answer", ["{}", "no JSON", '{"choices": [{"message": {"content": [1]}}]}'])
+def test_what_is_no_answer_of_the_model_costs_no_round(tmp_path: Path, answer: str) -> None:
+    said = [answer]
+
+    def mind(body: Any) -> Any:
+        return said[0] if said and is_proposer(body) else helpful(body)
+
+    with evolving(tmp_path, mind) as (_, client, _):
+        fail(client)
+        waits(client, "the model's server answered with")
+        said.clear()
+        client.act("s", "resume")
+        assert a_step(client)["outcome"] == "release"

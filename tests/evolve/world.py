@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -115,6 +117,33 @@ def switched(trial: Trial) -> float:
             said.unlink()
             raise ValueError("the machine had no memory for it")
     return by_words(trial)
+
+
+NO_SCORES: dict[str, Any] = {
+    "nan": Result(float("nan")), "too much": Result(2.0), "a word": Result("passed"), "half": Result(0.5),  # type: ignore[arg-type]
+    "no time": Result(1.0, seconds=float("nan")), "bytes": Result(1.0, said=b"x"), "tokens": Result(1.0, tokens="many"),  # type: ignore[arg-type]
+    "less than none": Result(1.0, calls=-1), "half of it": 0.5, "huge": 10**5000, "nothing": None,
+}  # fmt: skip
+"""What an evaluation must not return."""
+
+
+def foreign(given: Trial | ProposeContext) -> Any:
+    """Code that is not ours, evaluation and proposer: a file ($REEF_TEST_SWITCH) says what it does; without one it is good."""
+    switch = Path(os.environ["REEF_TEST_SWITCH"])
+    word = switch.read_text(encoding="utf-8") if switch.exists() else ""
+    if word in NO_SCORES:
+        return NO_SCORES[word]
+    if word == "hang":
+        threading.Event().wait()
+    if word == "exit":
+        sys.exit("it is over")
+    if word == "half a sign":
+        raise ValueError("\ud800")
+    if isinstance(given, Trial):
+        return strictly(given)
+    if word == "half a name":
+        return [{"action": "delete", "kind": "rules", "name": "\ud800"}]
+    return _put("care", "carefully")
 
 
 LOOKS_LIKE_A_KEY, UPSTREAM_KEY = "sk-canary-proposal-0123456789", "canary-upstream-61"

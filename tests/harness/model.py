@@ -12,8 +12,8 @@ from aiohttp import web
 from reef.inference.sse import DONE, frame
 from reef.inference.testing import ScriptedProvider
 
-Mind = Callable[[Mapping[str, Any]], Mapping[str, Any] | int]
-"""The assistant message for a request's body, or a status to fail with."""
+Mind = Callable[[Mapping[str, Any]], Mapping[str, Any] | int | str]
+"""The assistant message for a request's body, a status to fail with, or the answer's body as it is."""
 SHELLS = {"bash": "command", "Bash": "command", "shell": "command", "exec_command": "cmd"}
 """The shell tool of each agent, and what it calls its command."""
 
@@ -38,6 +38,8 @@ class Thinker(ScriptedProvider):
         message = self.mind(body)
         if isinstance(message, int):
             return web.json_response({"error": {"message": "the provider is down"}}, status=message)
+        if isinstance(message, str):
+            return web.Response(text=message, content_type="application/json")
         reason = "tool_calls" if message.get("tool_calls") else "stop"
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         head = {"id": "chatcmpl-1", "created": 1, "model": "m-1"}
