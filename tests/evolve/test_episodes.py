@@ -467,6 +467,7 @@ def test_a_task_that_goes_in_the_middle_is_no_failure_of_anybody(tmp_path: Path,
         assert a_step(client)["outcome"] == "release"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("box", BOXES)
 def test_what_an_agent_leaves_is_cleared_however_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, box: str
@@ -489,6 +490,7 @@ def test_what_an_agent_leaves_is_cleared_however_it_is_made(
         eventually(lambda: not list(temporary.glob("reef-*")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("box", BOXES)
 def test_a_check_that_hangs_on_an_untouched_task_keeps_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, box: str
