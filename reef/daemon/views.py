@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from reef import __version__
@@ -13,6 +14,7 @@ from reef.daemon.services import Services
 from reef.inference.base import ROUTES
 from reef.records import Row, figures
 from reef.releases import ScenarioRow, StepRow
+from reef.runtime import EvolvingRuntime
 from reef.train.thread import TrainerThread
 
 API_VERSION = 1
@@ -98,6 +100,7 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
     counts = figures.counts(store, scenario_id)
     reports = counts.get("report", {})
     state = thread.state if thread is not None else "idle"
+    evolving = _evolving(row, thread)
     return {
         "name": row.name,
         "recipe": row.recipe,
@@ -106,8 +109,8 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
         "release_id": row.head,
         "step": row.step,
         "state": "paused" if row.paused else state,
-        "detail": thread.detail or _doing(thread) if thread is not None else "",
-        "evolving": _evolving(row, thread),
+        "detail": thread.detail or _doing(evolving) if thread is not None else "",
+        "evolving": evolving,
         "batch": {"have": progress.get("have", 0), "need": progress.get("need", 0)},
         "waiting_for": _waiting(services, row, thread, progress, reports),
         "pending_receipts": progress.get("waiting_for", []),
@@ -117,26 +120,18 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
     }
 
 
-def _evolving(row: ScenarioRow, thread: TrainerThread | None) -> dict[str, Any]:
-    """What a step of evolution is at, what its tests have spent of the error budget, how many drafts of tasks wait, and why
-    episodes run without a sandbox (``unboxed``); empty where none is made."""
+def _evolving(row: ScenarioRow, thread: TrainerThread | None) -> Mapping[str, Any]:
+    """What a scenario that evolves says of itself; empty for others."""
     runtime = thread.trainer.runtime if thread is not None else None
-    budget = getattr(runtime, "error_budget", None)
-    if budget is None:
-        return dict(getattr(runtime, "doing", {}))
-    drafts = getattr(runtime, "drafts", None)
-    found = {"error_budget": budget(row.name, row.step, row.head), "drafts": drafts(row.name) if drafts else 0,
-             "unboxed": getattr(runtime, "unboxed", None)}  # fmt: skip
-    return {**getattr(runtime, "doing", {}), **found}
+    return runtime.evolving(row.name, row.step, row.head) if isinstance(runtime, EvolvingRuntime) else {}
 
 
-def _doing(thread: TrainerThread) -> str:
+def _doing(evolving: Mapping[str, Any]) -> str:
     """What a step of evolution is at, in words."""
-    doing = getattr(thread.trainer.runtime, "doing", {})
-    if "pairs" not in doing:
-        return str(doing.get("phase", ""))
-    left = f", at most {doing['minutes_at_most']:g} minutes" if "minutes_at_most" in doing else ""
-    return f"{doing['phase']}: {doing['pairs']} pairs of at most {doing['pairs_at_most']}{left}"
+    if "pairs" not in evolving:
+        return str(evolving.get("phase", ""))
+    left = f", at most {evolving['minutes_at_most']:g} minutes" if "minutes_at_most" in evolving else ""
+    return f"{evolving['phase']}: {evolving['pairs']} pairs of at most {evolving['pairs_at_most']}{left}"
 
 
 def _waiting(

@@ -161,21 +161,10 @@ class LocalTrainingBackend(HarnessRuntime):
         self.mask: Callable[[str], str] = str
         """Hides the deployment's keys in a text; given by whoever knows them, when the scenario is opened."""
 
-    def error_budget(self, scenario: str, step: int, head: str | None) -> dict[str, Any] | None:
-        """What tests have spent of ``scenario``'s error budget (docs/gate.md), None for a rule that has none.
-
-        ``step`` is how many steps are committed, ``head`` what is served: counted again only when one changes, or a test begins.
-        """
-        if self.settings.gate.rule != "paired-e":
-            return None
-        key = step, head, self._testing
-        if self._budget[0] != key:
-            tests, published = Journal(self.store, scenario, "").tested()
-            alpha = self.settings.gate.alpha
-            spent = {"alpha": alpha, "used": sum(map(share_of_budget, range(1, tests + 1)))}
-            counted = {"tests": tests, "published": published, "next_level": level_of(alpha, tests + 1, published)}
-            self._budget = key, {**spent, **counted}
-        return self._budget[1]
+    def evolving(self, scenario: str, step: int, head: str | None) -> dict[str, Any]:
+        """The step in hand, what tests have spent, how many drafts of tasks wait, and why there is no sandbox."""
+        budget = self._error_budget(scenario, step, head)
+        return {"error_budget": budget, "drafts": self._waiting_drafts(scenario), "unboxed": self.unboxed, **self.doing}
 
     def step(self, prepared: Prepared) -> Outcome:
         """Propose, screen, compare, judge. Idempotent by step id: what the journal has is not done again."""
@@ -233,7 +222,23 @@ class LocalTrainingBackend(HarnessRuntime):
 
     # -- inside
 
-    def drafts(self, scenario: str) -> int:
+    def _error_budget(self, scenario: str, step: int, head: str | None) -> dict[str, Any] | None:
+        """What tests have spent of ``scenario``'s error budget (docs/gate.md), None for a rule that has none.
+
+        ``step`` is how many steps are committed, ``head`` what is served: counted again only when one changes, or a test begins.
+        """
+        if self.settings.gate.rule != "paired-e":
+            return None
+        key = step, head, self._testing
+        if self._budget[0] != key:
+            tests, published = Journal(self.store, scenario, "").tested()
+            alpha = self.settings.gate.alpha
+            spent = {"alpha": alpha, "used": sum(map(share_of_budget, range(1, tests + 1)))}
+            counted = {"tests": tests, "published": published, "next_level": level_of(alpha, tests + 1, published)}
+            self._budget = key, {**spent, **counted}
+        return self._budget[1]
+
+    def _waiting_drafts(self, scenario: str) -> int:
         """How many tasks wait for a person to write their check."""
         return len(drafts(self._drafts(scenario))) if self.settings.grow_tasks else 0
 

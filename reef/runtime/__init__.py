@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from reef.core.artifacts import Candidate, Release
 
@@ -104,3 +104,14 @@ class TrainingRuntime(Protocol):
 
     def recover(self, heads: Sequence[Release]) -> None:
         """After a start or an engine restart: serve each head again."""
+
+
+@runtime_checkable
+class EvolvingRuntime(Protocol):
+    """A runtime whose steps take long enough that people look at them."""
+
+    def evolving(self, scenario: str, step: int, head: str | None) -> Mapping[str, Any]:
+        """What status shows of ``scenario`` beside its state, as JSON: what the step in hand is at, and what it goes by.
+
+        ``step`` is how many steps are committed, ``head`` the release that is served.
+        """
