@@ -185,6 +185,11 @@ def size(count: float) -> str:
     return ""
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things in words: 1 call, 2 calls."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def cut(text: object, width: int) -> str:
     """One line of at most ``width`` characters."""
     line = " ".join(str(text).split())

@@ -187,13 +187,14 @@ def _settings(
 
     Errors in the configuration show here, before anything is fetched or started.
     """
-    from reef.daemon.local import check_recipe, unread_variables
+    from reef.daemon.local import check_recipe, try_recipe, unread_variables
 
     loaded, picked = picked_config(path, folder, overrides)
     check_recipe(loaded)
     for sentence in unread_variables(loaded) if not quiet else ():
         say(f"warning: {sentence}", "yellow")
     if picked.needs_model:
+        try_recipe(loaded)  # what it lacks is said before anybody is asked about a download
         fetch_embedded(yes)
     return {**picked.overrides, **overrides}, picked.said
 
@@ -215,7 +216,7 @@ def _check_agreement(found: dict[str, Any], folder: Path, path: Path | None, ove
     if differences := differing(given, running_with, urlsplit(found["url"]).port or 0):
         raise Conflict(
             f"a daemon runs at {found['url']} with other settings. {'; '.join(differences)}",
-            hint="leave them out, or start it again with them: reef down, then: reef up",
+            hint="leave them out, or start it again with them: reef down, then this command once more",
             code="other_settings",
         )
 
@@ -225,7 +226,10 @@ def _say_up(found: dict[str, Any], folder: Path, as_json: bool, *, fresh: bool) 
         print_json("up", {"url": found["url"], "pid": found["pid"], "home": str(folder), "started": fresh})
         return
     say(f"{'ready' if fresh else 'already running'} at {found['url']}  (home {folder})")
-    say('  next: reef call "hello"   reef status   reef down', "dim")
+    settings = found.get("settings", {})
+    served = "reef.seed" in settings  # every recipe that updates a harness has one
+    first = f"reef harness install {settings.get('reef.adapter') or 'pi'}" if served else 'reef call "hello"'
+    say(f"  next: {first}   reef status   reef down", "dim")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from reef.cli.agent_options import AgentArgument, FeedbackOption, ScenarioOption, agent_command, installed_view
-from reef.cli.common import JsonOption, YesOption, ago, confirm, cut, out, print_json, say, table
+from reef.cli.common import JsonOption, YesOption, ago, confirm, counted, cut, out, print_json, say, table
 from reef.errors import BadRequest, NotFound, ReefError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def status(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonO
         with client:
             view["served"] = served.fetch(client, place.scenario).served.release_id
     except ReefError as error:
-        view["served"], view["trouble"] = None, error.message
+        view["served"], view["trouble"] = None, f"{error.message}; {error.hint}" if error.hint else error.message
     if as_json:
         print_json("harness", view)
         return
@@ -180,7 +180,7 @@ def report(
     if as_json:
         print_json("report", {**found, "session": session})
     else:
-        say(f"reported on {len(found['references'])} calls of run {session}")
+        say(f"reported on {counted(len(found['references']), 'call')} of run {session}")
 
 
 def ask(

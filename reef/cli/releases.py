@@ -73,10 +73,10 @@ def releases_list(scenario: ScenarioOption = None, home: HomeOption = None, as_j
                 row["parent"] or "-",
                 row["step"],
                 ago(row["created_at"]),
-                size(row["size_bytes"]),
+                size(row["size_bytes"]) if row["size_bytes"] else "-",  # nobody measured the first one
                 _reward(row),
                 row["state"],
-                cut(row["verdict"].get("reason", "the base model") if row["verdict"] else "the base", 40),
+                cut(row["verdict"].get("reason", "the base model") if row["verdict"] else "the first one", 40),
             )
             for row in rows
         ),
@@ -190,9 +190,10 @@ def step(
 
 def _waited(client: ReefClient, name: str, before: set[str]) -> dict[str, Any]:
     """The next step that ends; raises Conflict when it stands still, with what it waits for."""
+    from rich.markup import escape
     from rich.status import Status
 
-    with Status("a step is being made", console=talk):
+    with Status("a step is being made", console=talk) as shown:
         while True:
             rows = client.get(f"/reef/scenarios/{name}/steps")["steps"]
             new = [row for row in rows if row["step_id"] not in before]
@@ -202,6 +203,7 @@ def _waited(client: ReefClient, name: str, before: set[str]) -> dict[str, Any]:
             if view["state"] in ("blocked", "failed", "held", "paused"):
                 said = view["detail"] or view["state"]
                 raise Conflict(f"the step of {name} stands still: {said}", hint="mend that; it goes on by itself")
+            shown.update(escape(": ".join(filter(None, ("a step is being made", view["detail"])))))
             time.sleep(_POLL_S)
 
 

@@ -9,7 +9,17 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from reef.cli.common import HomeOption, JsonOption, ScenarioOption, client_of, cut, out, print_json, scenario_of
+from reef.cli.common import (
+    HomeOption,
+    JsonOption,
+    ScenarioOption,
+    client_of,
+    counted,
+    cut,
+    out,
+    print_json,
+    scenario_of,
+)
 from reef.client import ReefClient
 
 _SHOWN = 10
@@ -66,7 +76,7 @@ def _release(client: ReefClient, scenario: str, release_id: str) -> dict[str, An
         lines += [f"    task {task} scores {score:g} when nothing is done" for task, score in given.items()]
     rows = [client.record(one) for one in release["records"]]
     reports = [row for row in rows if row["request_type"] != "inference"]
-    lines.append(f"  learned from {len(reports)} reports on {len(rows) - len(reports)} calls")
+    lines.append(f"  learned from {counted(len(reports), 'report')} on {counted(len(rows) - len(reports), 'call')}")
     lines += [f"    {_said(row)}" for row in reports[:_SHOWN]]
     if len(reports) > _SHOWN:
         lines.append(f"    and {len(reports) - _SHOWN} more: reef releases show {release_id} -s {scenario}")
@@ -96,7 +106,10 @@ def _record(client: ReefClient, scenario: str, record_id: str) -> dict[str, Any]
         lines.append(f"  step {used['step']} has used it, without a release{reason}")
     else:
         lines.append("  no release has learned from it")
-    lines += [f"  reported: {_said(row)}" for row in record.get("reports") or ()]
+    ids = record.get("reports") or []
+    lines += [f"  reported: {_said(client.record(one))}" for one in ids[:_SHOWN]]
+    if len(ids) > _SHOWN:
+        lines.append(f"  and {len(ids) - _SHOWN} more: reef records show {record_id}")
     return {"record": record, "releases": releases, "lines": lines}
 
 

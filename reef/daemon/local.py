@@ -48,6 +48,13 @@ def check_recipe(config: Config) -> None:
     recipe_class_for(config.service.recipe or "record").service_config(config.recipe_settings)
 
 
+def try_recipe(config: Config) -> None:
+    """Raise BadConfig when the recipe cannot be made of its settings; imports what they name."""
+    from reef.recipes import recipe_class_for
+
+    recipe_class_for(config.service.recipe or "record").from_environment(None, config.recipe_settings)
+
+
 def config_rows(config: Config) -> dict[str, dict[str, Any]]:
     """Every key of the service and of its recipe with value and origin; raises as ``check_recipe``."""
     from reef.recipes import recipe_class_for

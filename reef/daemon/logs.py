@@ -43,6 +43,7 @@ def start(home: Path, level: str, *, echo: bool, secrets: Sequence[str]) -> None
     logging.basicConfig(level=level.upper(), handlers=[Bounded(targets)], force=True)
     logging.getLogger("uvicorn").setLevel("WARNING")
     logging.getLogger("asyncio").setLevel("WARNING")
+    logging.getLogger("httpx").setLevel("WARNING")  # an evolving step calls its own daemon
 
 
 class PlainLines(logging.Formatter):

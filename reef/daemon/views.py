@@ -103,7 +103,7 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
     evolving = _evolving(row, thread)
     return {
         "name": row.name,
-        "recipe": row.recipe,
+        "recipe": row.recipe if thread is None else services.recipe.name,
         "surface": row.surface,
         "created_at": row.created_at,
         "release_id": row.head,
@@ -153,13 +153,13 @@ def _waiting(
             thread.state, "the trouble above to pass"
         )
     if row.surface == "harness" and not progress.get("need"):
-        return "a person: this harness changes when somebody changes it"
+        return "nothing: it serves its first harness; recipe evolve makes better ones"
     missing = progress.get("need", 0) - progress.get("have", 0)
     if not sum(reports.values()):
         return f"reports: none has come yet, a batch needs {progress.get('need', 0)}"
     if progress.get("in_groups"):
         return f"{missing} more accepted samples; {progress['in_groups']} are in groups that are not complete"
-    return f"{missing} more accepted reports"
+    return f"{missing} more accepted report{'s' * (missing != 1)}"
 
 
 def status_view(services: Services) -> dict[str, Any]:

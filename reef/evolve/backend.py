@@ -356,7 +356,7 @@ class LocalTrainingBackend(HarnessRuntime):
         settings = self.settings
         began, spent = time.monotonic(), journal.spent()
         self.doing = {**self.doing, "phase": "comparing", **self._estimate(journal)}
-        log.info("%s: %s", request.scenario, self.doing)
+        log.info("%s: comparing, at most %d pairs", request.scenario, self.doing["pairs_at_most"])
         with ThreadPoolExecutor(settings.parallel, thread_name_prefix="reef-pair") as pool:
             while slots := rule.slots(settings.parallel):
                 if slots[0].stage != "screen" and self._testing != request.step_id:

@@ -55,7 +55,10 @@ class TaskFolder:
 def read_tasks(folder: Path) -> tuple[TaskFolder, ...]:
     """All tasks below ``folder``, by name; raises BadConfig with the file that is wrong."""
     if not folder.is_dir():
-        raise BadConfig(f"there is no folder of tasks at {folder}", hint="reef.tasks names it; see docs/harness.md")
+        raise BadConfig(
+            f"there is no folder of tasks at {folder.absolute()}",
+            hint="a folder with a folder for each task, as examples/harness_evolve/tasks of a checkout has",
+        )
     tasks = tuple(_read(one) for one in sorted(folder.iterdir()) if one.is_dir() and not one.name.startswith("."))
     if not tasks:
         raise BadConfig(f"{folder} holds no tasks", hint="a task is a folder with prompt.md and check.py or check.sh")

@@ -195,7 +195,7 @@ class Tree:
         """
         found: list[Entry] = []
         if folder.is_symlink() or not folder.is_dir():
-            raise BadRequest(f"{folder} is no folder", hint="give a folder with rules/, skill/ and so on")
+            raise BadRequest(f"{folder.absolute()} is no folder", hint="give a folder with rules/, skill/ and so on")
         for path in sorted(folder.rglob("*")):
             if path.is_symlink():
                 raise BadRequest(f"{path} is a link", hint="links are not followed into a tree: copy the file")

@@ -122,9 +122,10 @@ class EvolvingRecipe(HarnessRecipe):
     def _tasks_folder(self) -> Path:
         if self.tasks is None:
             raise BadConfig(
-                f"recipe {self.name} needs tasks to compare proposals on", hint="reef.tasks: a folder, see docs/harness.md",
+                f"recipe {self.name} needs tasks to compare proposals on",
+                hint="name their folder: --reef.tasks FOLDER; see docs/harness.md",
                 field="reef.tasks",
-            )  # fmt: skip
+            )
         return self.tasks
 
     def allowed_kinds(self) -> frozenset[str]:

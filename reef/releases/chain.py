@@ -269,7 +269,9 @@ class ReleaseChain:
         origin = self.get(scenario, head.restored_from) if head.restored_from is not None else head
         wanted = to if to is not None else origin.parent
         if wanted is None:
-            raise Conflict(f"{head.release_id} is the first release", hint="there is nothing to roll back to")
+            raise Conflict(
+                f"{head.release_id} is the first release", hint=f"see the chain: reef releases -s {scenario}"
+            )
         target = self.get(scenario, wanted)
         if target.state in (ReleaseState.REJECTED, ReleaseState.HELD):
             raise Conflict(

@@ -152,6 +152,9 @@ class TrainerThread:
                 release=release,
                 metrics=metrics,
             )
+            if release is not None or result.outcome in ("skip", "refused"):
+                made = f"{result.outcome} {release or ''}".rstrip()
+                log.info("%s: a step ended: %s, %s", self.trainer.scenario, made, result.reason)
 
     def _say(self, state: str, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,23 @@ def test_hints_of_a_daemon_name_its_home(tmp_path: Path) -> None:
                 assert (said := commands(ran)) and all(f"--home {home}" in one for one in said), said
         finally:
             assert schema(reef(home, "down", "--json"), "down")["stopped"]
+
+
+def test_up_names_what_comes_next_with_its_recipe(tmp_path: Path) -> None:
+    words = ("up", "--port", "0", "--upstream-url", "http://127.0.0.1:9")
+    try:
+        assert "next: reef harness install pi" in reef(tmp_path, *words, "--recipe", "harness").err
+        other = reef(tmp_path, *words, "--recipe", "record")
+        refused(other, 1, "reef.recipe is record, it runs with harness", "reef down, then this command once more")
+        assert 'next: reef call "hello"' in (reef(tmp_path, "down") and reef(tmp_path, *words)).err
+    finally:
+        assert reef(tmp_path, "down").code == 0
+
+
+def test_what_a_recipe_lacks_is_said_before_a_question_about_a_download(tmp_path: Path) -> None:
+    ran = reef(tmp_path, "up", "--recipe", "evolve", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    refused(ran, 2, "needs tasks", "--reef.tasks FOLDER")
+    assert "embedded model" not in ran.err and not (tmp_path / "reef.db").exists()
 
 
 def test_a_relative_home_is_told_in_full_and_a_groups_home_is_its_commands(tmp_path: Path) -> None:
@@ -203,8 +221,8 @@ def test_an_interrupt_at_a_question_is_no_answer(tmp_path: Path) -> None:
 # -- terminals
 
 
-def on_terminal(home: Path, *words: str, columns: int, **environ: str) -> str:
-    """What ``reef WORDS`` writes to a terminal of that width."""
+def on_terminal(home: Path, *words: str, columns: int, saw: Callable[[bytes], object] = bytes, **environ: str) -> str:
+    """What ``reef WORDS`` writes to a terminal of that width; ``saw`` is told all so far with each piece."""
     ours, theirs = pty.openpty()
     environ = {**os.environ, "REEF_HOME": str(home), "COLUMNS": str(columns), "TERM": "xterm-256color", **environ}
     command = [sys.executable, "-m", "reef.cli.main", *words]
@@ -219,6 +237,7 @@ def on_terminal(home: Path, *words: str, columns: int, **environ: str) -> str:
         if not piece:
             break
         said += piece
+        saw(said)
     os.close(ours)
     assert child.wait(60) in (0, 3)
     return said.decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from reef.client import ReefClient
 from tests.cli.test_cli import reef
+from tests.cli.test_hints import on_terminal
 from tests.evolve.world import LOOKS_LIKE_A_KEY, UPSTREAM_KEY, edits, is_proposer, make_tasks, prompt_of
 from tests.faults.world import ROOT
 from tests.harness.model import Mind, Thinker
@@ -136,6 +138,54 @@ def test_a_bad_proposal_costs_its_round_and_the_loop_goes_on(tmp_path: Path) -> 
         last = json.dumps(thinker.bodies[-1])
         assert "Tried before and not taken" in last and "holds what looks like a credential" in last
         assert client.get("/reef/harness", scenario="s")["release_id"] != "r0"
+
+
+def test_why_of_a_call_says_what_was_reported_on_it(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful, reef_gate="wins") as (one, client, _):
+        report = fail(client)
+        release_id = a_step(client)["release_id"]
+        (receipt,) = client.record(report)["references"]
+        said = reef(one.home, "why", receipt, "-s", "s")
+        assert said.code == 0 and f"it went into {release_id}" in said.out, said
+        assert f"reported: {report}  score 0  missed the empty-token case" in said.out
+        assert "learned from 1 report on 1 call" in reef(one.home, "why", release_id, "-s", "s").out
+
+
+def test_the_log_says_how_a_step_goes_in_words(tmp_path: Path) -> None:
+    with evolving(tmp_path, helpful) as (one, client, _):
+        fail(client)
+        release_id = a_step(client)["release_id"]
+        ended = f"s: a step ended: accept {release_id}, "
+        log = eventually(lambda: ended in (read := (one.home / "logs/reef.jsonl").read_text("utf-8")) and read)
+        assert "s: comparing, at most 210 pairs" in log
+        assert "HTTP Request" not in log
+
+
+def test_a_scenario_of_recipe_harness_goes_on_with_evolve_and_says_so(tmp_path: Path) -> None:
+    with (
+        daemon(tmp_path / "home", reef_recipe="harness", reef_upstream_url="http://127.0.0.1:9") as one,
+        one.client() as c,
+    ):
+        c.post("/reef/scenarios", {"name": "s"})
+        assert c.get("/reef/scenarios/s")["waiting_for"].startswith("nothing: it serves its first harness")
+    with evolving(tmp_path, helpful) as (_, client, _):
+        assert client.get("/reef/scenarios/s")["recipe"] == "evolve"
+
+
+def test_a_step_that_is_waited_for_shows_how_far_it_is(tmp_path: Path) -> None:
+    shown = threading.Event()
+
+    def mind(body: Any) -> dict[str, Any]:
+        if is_proposer(body):
+            shown.wait(20)
+        return helpful(body)
+
+    with evolving(tmp_path, mind) as (one, client, _):
+        fail(client)
+        said = on_terminal(
+            one.home, "step", "--wait", columns=80, saw=lambda text: b"made: proposing" in text and shown.set()
+        )
+        assert shown.is_set() and "release r1" in said, said
 
 
 def test_words_that_only_the_tasks_use_are_shown_to_the_reviewer(tmp_path: Path) -> None:
