@@ -28,6 +28,7 @@ install: $(STAMP)
 
 # torch stands on the same command line as everything that needs it, so that pip keeps the CPU build where one is on offer.
 $(STAMP): pyproject.toml constraints.txt
+	@echo "installing Reef with PyTorch into $(VENV): some minutes, without a word from pip"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH) --editable '.[torch]' --group dev

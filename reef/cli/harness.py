@@ -18,7 +18,7 @@ from reef.cli.agent_options import (
     start_command,
     token_of,
 )
-from reef.cli.common import HomeOption, JsonOption, YesOption, confirm, out, print_json, say, table
+from reef.cli.common import HomeOption, JsonOption, YesOption, confirm, counted, out, print_json, say, table, talk
 from reef.cli.place import home_of
 
 harness_app = typer.Typer(no_args_is_help=True, help="Agents that run on a harness which Reef serves.")
@@ -116,7 +116,8 @@ def install(
     else:
         say(f"installed {agent}{version} on {done.release_id} of {found.scenario}, in {place.root}")
     served.say_done(done, place)
-    say(f"  start it with: {start_command(agent)}", style="dim")
+    choice = f"REEF_SCENARIO={found.scenario} " if len(served.installed(agents, agent)) > 1 else ""
+    say(f"  start it with: {choice}{start_command(agent)}", style="dim")
 
 
 @harness_app.command()
@@ -158,7 +159,10 @@ def uninstall(
     if purge and place.root.is_dir():
         shutil.rmtree(place.root)
         kept = []
-    programs = 0 if served.installed(place.agents, agent) else served.remove_programs(place.agents, one)
+    programs = 0
+    if not served.installed(place.agents, agent):
+        with talk.status(f"removing the program of {agent}"):  # some are hundreds of megabytes in small files
+            programs = served.remove_programs(place.agents, one)
     for folder in (place.root.parent, place.agents):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -167,6 +171,6 @@ def uninstall(
             "uninstall", {"removed": undone.removed, "kept": kept, "folder": str(place.root), "programs": programs}
         )
         return
-    say(f"uninstalled {agent} for {place.scenario}")
+    say(f"uninstalled {agent} for {place.scenario}" + (", and its program" if programs else ""))
     if kept:
-        say(f"  {len(kept)} files that are yours or the agent's own stay in {place.root}, e.g. {kept[0]}")
+        say(f"  {counted(len(kept), 'file')} of yours or of the agent's own stay in {place.root}, e.g. {kept[0]}")

@@ -170,6 +170,15 @@ def test_a_change_is_asked_for_where_the_recipe_makes_some(here: World) -> None:
     refused(here.agent("minimal", "harness", "check your work"), 1, "evolves no harness", "--recipe evolve")
 
 
+def test_which_install_is_meant_and_what_is_gone_is_said(here: World) -> None:
+    assert "REEF_SCENARIO=" not in ok(here.install("minimal")).err
+    assert "start it with: REEF_SCENARIO=other " in ok(here.install("minimal", "-s", "other")).err
+    ok(here.agent("minimal", "uninstall", "-s", "other"))
+    here.daemon.stop()
+    assert "no daemon answers at" in (said := ok(here.agent("minimal", "status")).err) and "reef up" in said
+    assert "uninstalled minimal for default" in ok(here.agent("minimal", "uninstall")).err
+
+
 def test_a_run_goes_on_where_the_last_one_ended(here: World) -> None:
     ok(here.install("minimal"))
     ok(here.agent("minimal", "-p", "first MARK-one"))
