@@ -130,7 +130,7 @@ def _doing(evolving: Mapping[str, Any]) -> str:
     """What a step of evolution is at, in words."""
     if "pairs" not in evolving:
         return str(evolving.get("phase", ""))
-    left = f", at most {evolving['minutes_at_most']:g} minutes" if "minutes_at_most" in evolving else ""
+    left = f", at most {evolving['minutes_at_most']:,.1f} minutes" if "minutes_at_most" in evolving else ""
     return f"{evolving['phase']}: {evolving['pairs']} pairs of at most {evolving['pairs_at_most']}{left}"
 
 
