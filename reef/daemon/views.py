@@ -153,7 +153,7 @@ def _waiting(
             thread.state, "the trouble above to pass"
         )
     if row.surface == "harness" and not progress.get("need"):
-        return "nothing: it serves its first harness; recipe evolve makes better ones"
+        return "nothing: this recipe changes no harness; recipe evolve does"
     missing = progress.get("need", 0) - progress.get("have", 0)
     if not sum(reports.values()):
         return f"reports: none has come yet, a batch needs {progress.get('need', 0)}"

@@ -167,7 +167,7 @@ def test_a_scenario_of_recipe_harness_goes_on_with_evolve_and_says_so(tmp_path: 
         one.client() as c,
     ):
         c.post("/reef/scenarios", {"name": "s"})
-        assert c.get("/reef/scenarios/s")["waiting_for"].startswith("nothing: it serves its first harness")
+        assert c.get("/reef/scenarios/s")["waiting_for"].startswith("nothing: this recipe changes no harness")
     with evolving(tmp_path, helpful) as (_, client, _):
         assert client.get("/reef/scenarios/s")["recipe"] == "evolve"
 
