@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -175,7 +176,11 @@ def test_which_install_is_meant_and_what_is_gone_is_said(here: World) -> None:
     assert "start it with: REEF_SCENARIO=other " in ok(here.install("minimal", "-s", "other")).err
     ok(here.agent("minimal", "uninstall", "-s", "other"))
     here.daemon.stop()
-    assert "no daemon answers at" in (said := ok(here.agent("minimal", "status")).err) and "reef up" in said
+    with socket.socket() as held:  # nobody else's daemon can have the port meanwhile
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", int(here.daemon.url.rpartition(":")[2])))
+        said = ok(here.agent("minimal", "status")).err
+    assert "no daemon answers at" in said and "reef up" in said
     assert "uninstalled minimal for default" in ok(here.agent("minimal", "uninstall")).err
 
 
