@@ -21,11 +21,12 @@ from typing import Any
 from reef import failpoints
 from reef.core.artifacts import Decision, Verdict
 from reef.errors import ReefError
-from reef.evolve.backend import Invalid, LocalTrainingBackend, Provoked, costs, means, wait
+from reef.evolve.backend import LocalTrainingBackend, costs, means
 from reef.evolve.episode import Result
+from reef.evolve.foreign import wait
 from reef.evolve.journal import Journal
 from reef.evolve.processor import prepare_evolve_step
-from reef.evolve.values import Outage, Proposal, Refusal, Transcript
+from reef.evolve.values import Invalid, Outage, Proposal, Provoked, Refusal, Transcript
 from reef.gate import GateSettings, Pair, Slot, Task, start
 from reef.harness.tree import Delete, Edit, Entry, Put, Tree
 from reef.releases import ReleaseChain

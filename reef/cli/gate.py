@@ -207,7 +207,7 @@ def show(
                 pair[2],
                 f"{pair[5]:g}",
                 f"{pair[6]:g}",
-                f"{next(tested, 0.0):+.2f}" if pair[1] == "test" else "",
+                f"{next(tested):+.2f}" if pair[1] == "test" and evidence["trajectory"] else "",
                 *(" / ".join("?" if one is None else f"{one:,}" for one in pair[7:]),) * tokens,
             )
             for pair in evidence["pairs"]

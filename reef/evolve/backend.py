@@ -10,18 +10,15 @@ import contextlib
 import hashlib
 import json
 import logging
-import math
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as futures_wait
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from reef import failpoints
 from reef.core.artifacts import Candidate, Decision, Verdict
@@ -31,50 +28,36 @@ from reef.evolve.drafts import FOLDER as DRAFTS
 from reef.evolve.drafts import draft, drafts
 from reef.evolve.episode import Result, Spec
 from reef.evolve.evaluate import Evaluate, Trial, result_of
+from reef.evolve.foreign import leaving, wait
 from reef.evolve.journal import Journal
 from reef.evolve.screens import admit, hidden, shared_names, without_credentials
+from reef.evolve.settings import EvolveSettings
 from reef.evolve.tasks import TaskFolder
-from reef.evolve.values import Outage, Proposal, Propose, ProposeContext, Refusal, Transcript, proposal_of
-from reef.gate import GateSettings, Pair, Rule, Slot, Task, level_of, share_of_budget, start
+from reef.evolve.values import (
+    Invalid,
+    Outage,
+    Proposal,
+    Propose,
+    ProposeContext,
+    Provoked,
+    Refusal,
+    Transcript,
+    proposal_of,
+)
+from reef.gate import Pair, Rule, Slot, Task, level_of, share_of_budget, start
 from reef.harness.tree import Tree
 from reef.runtime import Blocked, Outcome, Prepared, Refused, Stale, StepRequest
 from reef.store import Store
 from reef.train.harness_runtime import HarnessRuntime, keep_tree, read_tree
 
 log = logging.getLogger("reef.evolve")
-T = TypeVar("T")
 
 _SIDES = ("candidate", "incumbent")
 _AWAY_S = 60.0
 _TEXT_KINDS = frozenset({"rules", "skill"})
 _INTERRUPTED = Stale("interrupted: the step goes on later, from where it is")
-_LOOK_S = 0.2
-_LEAVING_S = 10.0
-"""An episode that is to end has ended by then."""
 _KEPT_STEPS = 10
 """Steps of this home whose episodes' folders are kept: up to a gigabyte each."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvolveSettings:
-    """How steps are made: the recipe's knobs of these names. Limits of 0 are none; prices are for a million tokens."""
-
-    kinds: frozenset[str]
-    mode: str
-    gate: GateSettings
-    parallel: int
-    retries: int
-    retry_s: float
-    outage_rounds: int
-    max_steps: int
-    max_calls: int
-    max_minutes: float
-    max_tokens: int
-    max_cost: float
-    price_in: float
-    price_out: float
-    prompt_chars: int
-    grow_tasks: int
 
 
 class Machine(Protocol):
@@ -103,18 +86,6 @@ class Machine(Protocol):
 
     def prompt(self, run: Mapping[str, Any]) -> str:
         """What the user said first in a failed run, empty when that is not kept."""
-
-
-class Provoked(ReefError):
-    """A pair that fails at the model's server again and again while that answers others: it cannot be compared."""
-
-    status, code = 409, "provoked"
-
-
-class Invalid(ReefError):
-    """A step that cannot be judged: the agent, a check or the evaluation is broken. Nothing is published or rejected."""
-
-    status, code = 409, "step_invalid"
 
 
 class LocalTrainingBackend(HarnessRuntime):
@@ -468,18 +439,8 @@ class LocalTrainingBackend(HarnessRuntime):
         return replace(result, tokens=journal.tokens(name, began))
 
     def over(self, journal: Journal, seconds: float) -> str | None:
-        """Which of the step's budgets is spent, in words."""
-        limits, spent = self.settings, journal.spent()
-        cost = (spent.tokens_in * limits.price_in + spent.tokens_out * limits.price_out) / 1e6
-        for name, used, limit in (
-            ("max_calls", spent.calls, limits.max_calls),
-            ("max_minutes", seconds / 60, limits.max_minutes),
-            ("max_tokens", spent.tokens_in + spent.tokens_out, limits.max_tokens),
-            ("max_cost", cost, limits.max_cost),
-        ):
-            if limit and used >= limit:
-                return f"{name} is {limit:g}, and {used:.4g} are spent"
-        return None
+        """Which of the step's budgets is spent after ``seconds`` of it, in words."""
+        return self.settings.over(journal.spent(), seconds)
 
     def _estimate(self, journal: Journal) -> dict[str, Any]:
         """What the step can cost at most: pairs, and from earlier episodes minutes and model calls."""
@@ -499,39 +460,6 @@ _STATES = {
     Decision.REJECT: "rejected",
     Decision.INCONCLUSIVE: "inconclusive",
 }
-
-
-def wait(seconds: float, go_on: Callable[[], bool]) -> None:
-    """Sleep; raises Outage when the step is to make room."""
-    until_s = time.monotonic() + seconds
-    while go_on():
-        if (left_s := until_s - time.monotonic()) <= 0:
-            return
-        time.sleep(min(left_s, _LOOK_S))
-    raise Outage("interrupted")
-
-
-def leaving(call: Callable[[], T], go_on: Callable[[], bool]) -> T:
-    """What ``call`` returns or raises, on a thread of its own, because code that is not ours may never come back.
-
-    Raises Outage when the step is to make room and it does not end soon; what it finds afterwards goes nowhere.
-    """
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(call())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="reef-foreign", daemon=True).start()
-    until_s = math.inf
-    while not futures_wait([done], _LOOK_S).done:
-        if not go_on():
-            until_s = min(until_s, time.monotonic() + _LEAVING_S)
-        if time.monotonic() > until_s:
-            raise Outage("interrupted")
-    return done.result()
 
 
 def costs(journal: Journal) -> dict[str, float]:

@@ -34,6 +34,18 @@ class Outage(ReefError):
     status, code = 502, "outage"
 
 
+class Provoked(ReefError):
+    """A pair that fails at the model's server again and again while that answers others: it cannot be compared."""
+
+    status, code = 409, "provoked"
+
+
+class Invalid(ReefError):
+    """A step that cannot be judged: the agent, a check or the evaluation is broken. Nothing is published or rejected."""
+
+    status, code = 409, "step_invalid"
+
+
 @dataclass(frozen=True, slots=True)
 class FailedRun:
     """One report to learn from. ``references`` are the receipts of the run it judges, oldest first."""

@@ -10,11 +10,12 @@ from reef.config import knob
 from reef.core.artifacts import Candidate, Verdict
 from reef.dotted import imported
 from reef.errors import BadConfig
-from reef.evolve.backend import EvolveSettings, LocalTrainingBackend
+from reef.evolve.backend import LocalTrainingBackend
 from reef.evolve.executors import Executor, LocalExecutor, RayExecutor
 from reef.evolve.machine import DaemonMachine
 from reef.evolve.processor import EvolveProcessor, prepare_evolve_step
 from reef.evolve.sandbox import wants_bubblewrap
+from reef.evolve.settings import EvolveSettings
 from reef.evolve.tasks import read_tasks
 from reef.gate import GateSettings, Task, level_of, start
 from reef.harness.adapters import adapter

@@ -1,6 +1,6 @@
 """harness: the model stays, and the files of the agent's harness are what is versioned.
 
-Its seed is served from the moment a scenario exists. It makes no steps: people change it. Recipes that do (evolve, and those of
+Its seed is served from the moment a scenario exists. It makes no steps. Recipes that do (evolve, and those of
 the cookbook) inherit from it.
 """
 
