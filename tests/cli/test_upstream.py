@@ -123,7 +123,7 @@ def test_up_with_other_settings_names_them(tmp_path: Path) -> None:
                 ((), {"REEF_LOG_LEVEL": "debug"}, "env REEF_LOG_LEVEL: reef.log_level is debug, it runs with info"),
                 ((), {"REEF_UPSTREAM_API_KEY": "sk-other"}, "reef.upstream_api_key is another"),
             ):
-                refused(reef(home, "up", *given, **environ), 1, said, "reef down, then: reef up")
+                refused(reef(home, "up", *given, **environ), 1, said, "reef down, then this command once more")
             error = json.loads(reef(home, "up", "--port", "1", "--json").err)["error"]
             assert error["code"] == "other_settings"
             refused(reef(home, "up", "--reef.prot", "1"), 2, "unknown key reef.prot")
