@@ -19,6 +19,7 @@ from reef.inference.base import InferenceBackend
 from reef.recipes.base import Recipe
 from reef.records import RecordStore
 from reef.releases import ReleaseChain
+from reef.runtime import EvolvingRuntime
 from reef.train.loop import Trainer
 from reef.train.thread import TrainerThread
 from reef.train.watch import Watch, WatchSettings
@@ -209,7 +210,7 @@ class Scenarios:
         built.review, built.park_timeout_s = self._review, self._park_timeout_s
         if self._watch != WatchSettings():
             built.watch = Watch(self.chain, name, self._watch, built.try_serving)
-        if hasattr(built.runtime, "mask"):  # it keeps texts that others wrote
+        if isinstance(built.runtime, EvolvingRuntime):
             built.runtime.mask = self.mask
         paused = self.chain.scenario(name).paused
         self.records.known(name)

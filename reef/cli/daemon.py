@@ -19,6 +19,7 @@ from reef.cli.common import (
     YesOption,
     ago,
     client_of,
+    counted,
     out,
     print_json,
     say,
@@ -116,11 +117,12 @@ def serve(
     """
     from reef.daemon.lifecycle import serve as run  # the one place where the CLI needs the daemon's code
 
-    if not quiet and running(home_of(home)) is not None:
-        raise in_use(home_of(home))  # before a question about a model
+    folder = home_of(home)
+    if not quiet and running(folder) is not None:
+        raise in_use(folder)  # before a question about a model
     named = (host, port, upstream_url, upstream_model, upstream_api_key, recipe, model_path)
-    settings, said = _settings(home_of(home), config, _overrides(context.args, named), yes, quiet=quiet)
-    loaded = load(config, overrides=settings, home=home_of(home))
+    settings, said = _settings(folder, config, _overrides(context.args, named), yes, quiet=quiet)
+    loaded = load(config, overrides=settings, home=folder)
     if not quiet:
         say(said)
     raise typer.Exit(run(loaded, echo=not quiet))
@@ -291,6 +293,5 @@ def _show_status(found: dict[str, Any]) -> None:
 
 def _spent(budget: dict[str, Any]) -> str:
     """An error budget in one line."""
-    tests, published = budget["tests"], budget["published"]
-    done = f"{budget['used']:.0%} used by {tests} test{'s' * (tests != 1)}, {published} published"
+    done = f"{budget['used']:.0%} used by {counted(budget['tests'], 'test')}, {budget['published']} published"
     return f"error budget (alpha {budget['alpha']:g}): {done}; the next test has level {budget['next_level']:.2g}"

@@ -293,9 +293,7 @@ class LocalTrainingBackend(HarnessRuntime):
             proposal = leaving(lambda: proposal_of(self._propose(context)), request.go_on)
         except (Refusal, Outage, Unavailable):
             raise
-        except (
-            BaseException
-        ) as error:  # the edge to code that is not ours: its round is lost, and sys.exit() ends no more
+        except BaseException as error:  # the edge to code that is not ours: its round is lost, also by sys.exit()
             log.exception("propose failed")
             said = error.message if isinstance(error, ReefError) else f"{type(error).__name__}: {error}"
             raise Refusal(f"propose failed: {said}") from error

@@ -108,7 +108,10 @@ class TrainingRuntime(Protocol):
 
 @runtime_checkable
 class EvolvingRuntime(Protocol):
-    """A runtime whose steps take long enough that people look at them."""
+    """A runtime whose steps take long enough that people look at them, and that keeps texts which others wrote."""
+
+    mask: Callable[[str], str]
+    """Hides the deployment's keys in a text."""
 
     def evolving(self, scenario: str, step: int, head: str | None) -> Mapping[str, Any]:
         """What status shows of ``scenario`` beside its state, as JSON: what the step in hand is at, and what it goes by.

@@ -53,7 +53,7 @@ class HarnessRuntime:
 
     def step(self, prepared: Prepared) -> Outcome:
         """No step is made."""
-        return Skip("no_evolution: this harness is changed by people only")
+        return Skip("no_evolution: this recipe makes no steps")
 
     def publish(self, release: Release) -> None:
         """Serve a tree: it must be there, and be what its name says. Agents take it up at their next start."""

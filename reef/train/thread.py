@@ -96,9 +96,7 @@ class TrainerThread:
                 log.error("training of %s waits: %s", self.trainer.scenario, error.message)
                 self._say("failed", f"{error.message} ({error.hint})" if error.hint else error.message)
                 wait_s = self._back_off()
-            except (
-                BaseException
-            ) as error:  # the edge of the thread (a recipe may call sys.exit): say it, try again later
+            except BaseException as error:  # the edge of the thread: a recipe may call sys.exit(). Tried again later.
                 log.exception("training of %s failed", self.trainer.scenario)
                 self._say("failed", f"{type(error).__name__}: {error}")
                 wait_s = self._back_off()
