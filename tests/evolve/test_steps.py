@@ -51,6 +51,16 @@ def fail(client: ReefClient, feedback: str = "missed the empty-token case") -> s
     return str(report["agent_record_id"])
 
 
+def killed(one: Daemon, point: str) -> None:
+    """A failed run is reported, the daemon dies at ``point`` of the step that it makes, and is started again."""
+    one.stop()
+    one.start(failpoint=point)
+    with one.client() as client:
+        fail(client)
+    assert one.died()
+    one.start()
+
+
 def steps(client: ReefClient) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = client.get("/reef/scenarios/s/steps")["steps"]
     return found

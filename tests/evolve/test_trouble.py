@@ -15,7 +15,7 @@ from reef.client import ReefClient
 from reef.errors import ReefError
 from reef.gate import level_of, replay, share_of_budget
 from tests.cli.test_cli import reef, schema
-from tests.evolve.test_steps import a_step, evolving, fail, helpful, importable
+from tests.evolve.test_steps import a_step, evolving, fail, helpful, importable, killed
 from tests.evolve.world import NO_SCORES, edits, is_proposer, make_tasks
 from tests.support import eventually
 
@@ -163,12 +163,7 @@ def test_a_change_that_breaks_the_agent_loses(tmp_path: Path, switch: Path) -> N
 )
 def test_a_killed_daemon_goes_on_where_it_was(tmp_path: Path, point: str) -> None:
     with evolving(tmp_path, helpful) as (one, client, thinker):
-        one.stop()
-        one.start(failpoint=point)
-        with one.client() as client:
-            fail(client)
-        assert one.died()
-        one.start()
+        killed(one, point)
         with one.client() as client:
             step = a_step(client)
             release = client.release("s", step["release_id"])

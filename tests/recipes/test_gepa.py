@@ -24,7 +24,7 @@ from reef.recipes import recipe_class_for
 from reef.recipes.harness import DEFAULT_SEED
 from tests.cli.test_cli import reef
 from tests.evolve.test_episodes import BOXES, tool
-from tests.evolve.test_steps import a_step, evolving, fail, importable, steps
+from tests.evolve.test_steps import a_step, evolving, fail, importable, killed, steps
 from tests.evolve.world import is_proposer, make_tasks, prompt_of
 from tests.recipes.test_gepa_engine import share
 from tests.support import eventually
@@ -191,12 +191,7 @@ def test_steps_decide_as_the_search_alone_and_publish_only_what_is_better(tmp_pa
 def test_a_killed_step_goes_on_with_the_same_parent_proposal_and_episodes(tmp_path: Path, point: str) -> None:
     expected = alone(3)
     with evolving(tmp_path, written, **GEPA) as (one, client, thinker):
-        one.stop()
-        one.start(failpoint=point)
-        with one.client() as client:
-            fail(client)
-        assert one.died()
-        one.start()
+        killed(one, point)
         with one.client() as client:
             for number, (word, search) in enumerate(expected, start=1):
                 assert word_of(client, a_step(client, number)) == word
