@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -90,10 +91,11 @@ def build_app(config: Config, token: str) -> Starlette:
     retention = Retention(records.store, config.home, limits)
     services = Services(config, token, records, chain, bus, recipe, backend, scenarios, engine, retention)
     store.on_trouble = services.store_trouble
+    told = partial(_told, mask=scenarios.mask)
     direct = dict.fromkeys(ROUTES, gateway.answer) | {"/reef/report": reports.report}
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Door, token=token, hosts=hosts, direct=direct, told=_told, overhead=services.overhead)],
+        middleware=[Middleware(Door, token=token, hosts=hosts, direct=direct, told=told, overhead=services.overhead)],
         exception_handlers={HTTPException: _http_error, Exception: _other_error}
         | dict.fromkeys((ReefError, RecursionError, ClientDisconnect), _other_error),
         lifespan=_running,
@@ -260,7 +262,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         missing = NotFound(f"no route {request.method} {request.url.path[:120]}", hint="see GET /reef/status")
-        return error_response(request.url.path, missing)
+        return await _other_error(request, missing)
     wrong = ReefError(f"{request.method} is not possible here", code="method_not_allowed")
     wrong.status = error.status_code
     headers = dict(error.headers or {})
@@ -271,13 +273,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _other_error(request: Request, error: Exception) -> Response:
-    return _told(request.url.path, error)
+    services: Services = request.app.state.services
+    return _told(request.url.path, error, mask=services.scenarios.mask)
 
 
-def _told(path: str, error: Exception) -> Response:
-    """Whatever a route raised as an answer in the shape of ``path``. The last edge: no trace leaves here."""
+def _told(path: str, error: Exception, *, mask: Callable[[str], str]) -> Response:
+    """Whatever a route raised as an answer in the shape of ``path``. The last edge: no trace leaves here, and no key: an
+    error quotes what was sent."""
     match error:
         case ReefError():
+            error.message, error.hint = mask(error.message), mask(error.hint)
             return error_response(path, error)
         case ClientDisconnect():  # it left before its request was whole: nobody reads this, and nothing is wrong
             return Response(status_code=499)

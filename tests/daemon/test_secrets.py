@@ -236,12 +236,14 @@ def test_no_name_that_holds_a_key_is_taken(tmp_path: Path) -> None:
         for path, body, headers in (
             ("/v1/chat/completions", asking("hi"), {"x-reef-scenario": named}),
             ("/v1/chat/completions", asking("hi", stream=True), {"x-reef-scenario": token}),
+            ("/v1/messages", asking("hi"), {"x-reef-scenario": f"_{token}"}),  # an odd name is quoted in the refusal
             ("/reef/report", said, {"x-reef-scenario": named}),
             ("/reef/report", {**said, "scenario": named}, {}),
             ("/reef/report", said, {**other, "idempotency-key": named}),
             ("/reef/report", {**said, "agent_record_id": named}, other),
             ("/reef/records", {"request": {}, "response": {}}, {"x-reef-scenario": named}),
             ("/reef/scenarios", {"name": named}, {}),
+            ("/reef/scenarios", {"name": f"_{token}"}, {}),
         ):
             answer = client.http.post(path, json=body, headers=headers)
             assert answer.status_code == 400 and token not in answer.text, path
