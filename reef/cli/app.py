@@ -10,39 +10,26 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from reef import __version__
-from reef.cli import (
-    backup,
-    daemon,
-    doctor,
-    exporting,
-    gate,
-    harness,
-    logs,
-    place,
-    records,
-    releases,
-    scenarios,
-    tools,
-    verify,
-    why,
-    wrap,
-)
-from reef.cli.common import known_better, show_error, talk
+from reef.cli.commands import Commands, walk
 from reef.errors import BadRequest, ReefError
 
-_EPILOG = (
-    "Exit codes: 0 ok, 1 failed, 2 usage, 3 daemon not reachable, 4 what is named is not there, 5 refused by gate, "
-    "6 degraded, 130 interrupted."
-)
+_EPILOG = """\b
+Exit codes:
+  0 ok                     4 what is named is not there
+  1 failed                 5 refused by gate
+  2 usage                  6 degraded
+  3 daemon not reachable   130 interrupted
+Docs: docs/operate.md"""
 
 app = typer.Typer(
     name="reef",
+    cls=Commands,
+    rich_markup_mode=None,  # what draws panels takes longer to load than all else together
     no_args_is_help=True,
     epilog=_EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     pretty_exceptions_enable=False,
     help="An agent gets better from being used. Start with: reef demo, or reef up and then reef call.",
 )
@@ -63,25 +50,6 @@ def root(
     """Options of every command."""
 
 
-for module in (
-    daemon,
-    records,
-    scenarios,
-    releases,
-    why,
-    gate,
-    harness,
-    wrap,
-    logs,
-    doctor,
-    verify,
-    backup,
-    exporting,
-    tools,
-):
-    module.add_to(app)
-place.learn(app)
-
 _TyperError = typer.BadParameter.__mro__[2]
 """What all errors of the parser are; the parser itself lies in another package from one version to the next."""
 
@@ -98,13 +66,13 @@ def run() -> int:
         sys.stdout.flush()  # what it cannot take is an error here, and not one of the interpreter's when it ends
         return code if isinstance(code, int) else 0
     except ReefError as error:
-        told = known_better(error)
-        show_error(told, as_json=as_json)
+        told = _better(error)
+        _tell(told, as_json=as_json)
         return told.exit_code
     except typer.Abort as error:
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # a question's has no cause
             raise KeyboardInterrupt from error
-        show_error(ReefError("nothing was done: the answer was no", code="declined"), as_json=as_json)
+        _tell(ReefError("nothing was done: the answer was no", code="declined"), as_json=as_json)
     except BrokenPipeError:  # the reader of a pipe has left: nothing more to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -117,11 +85,11 @@ def run() -> int:
             dangling = os.path.islink(error.filename) and not os.path.exists(error.filename)
             said = f"a link to {os.readlink(error.filename)}, which is not there" if dangling else error.strerror
             told = ReefError(f"{error.filename}: {said}", hint=hint)
-        show_error(told, as_json=as_json)
+        _tell(told, as_json=as_json)
     except UnicodeEncodeError as error:  # only bytes that the shell or a pipe gave, and that are no UTF-8
         said = f"{error.object[max(0, error.start - 20) : error.end + 20]!r} is no UTF-8 text"
         wrong = BadRequest(said, hint="write it in UTF-8")
-        show_error(wrong, as_json=as_json)
+        _tell(wrong, as_json=as_json)
         return wrong.exit_code
     except Exception as error:  # the last edge: a bug of ours is told in a line, and its trace only to who asks for it
         if isinstance(error, _TyperError):
@@ -129,8 +97,20 @@ def run() -> int:
         if os.environ.get("REEF_TRACE"):
             raise
         said = f"reef has a bug: {type(error).__name__}: {error}"
-        show_error(ReefError(said, hint="please report it with what REEF_TRACE=1 shows"), as_json=as_json)
+        _tell(ReefError(said, hint="please report it with what REEF_TRACE=1 shows"), as_json=as_json)
     return 1
+
+
+def _tell(error: ReefError, *, as_json: bool) -> None:
+    from reef.cli.common import show_error  # with all that prints: not needed where nothing is wrong
+
+    show_error(error, as_json=as_json)
+
+
+def _better(error: ReefError) -> ReefError:
+    from reef.cli.common import known_better
+
+    return known_better(error)
 
 
 def _misused(error: Any, as_json: bool) -> int:
@@ -143,9 +123,9 @@ def _misused(error: Any, as_json: bool) -> int:
         return 2
     message = re.split(r" ?\(?(?:Did you mean|Possible options)", said)[0].rstrip(".")
     if context is not None and not as_json:
-        talk.print(Text(context.get_usage()))
+        typer.echo(context.get_usage(), err=True)
     hint = f"{_meant(error, context, path)}see: {path} --help"
-    show_error(BadRequest(message, hint=hint, code="usage"), as_json=as_json)
+    _tell(BadRequest(message, hint=hint, code="usage"), as_json=as_json)
     return 2
 
 
@@ -154,13 +134,14 @@ def _meant(error: Any, context: Any, path: str) -> str:
     if context is None:
         return ""
     option: str | None = getattr(error, "option_name", None)
-    commands = getattr(context.command, "commands", {})
+    commands = dict(walk(context)) if hasattr(context.command, "list_commands") else {}
     if option is None:
         typed = (re.findall("'(.*?)'", error.format_message()) or [""])[0]
         near = difflib.get_close_matches(typed, commands, n=1)
     else:
         near = difflib.get_close_matches(option, [name for one in context.command.params for name in one.opts], n=1)
-        below = (name for name, one in commands.items() for item in one.params if option in item.opts)
-        if (name := next(below, None)) is not None:
+        below = [name for name, one in commands.items() for item in one.params if option in item.opts]
+        if below:
+            name = next((word for word in sys.argv if word in below), below[0])
             return f"it stands behind the command, as in: {path} {name} {option}; "
     return f"did you mean {near[0]}? " if near else ""

@@ -133,7 +133,7 @@ def down(
     wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for a clean stop.")] = 60.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop the daemon: answers in flight end, what is recorded is committed."""
+    """Stop the daemon: answers in flight end, what is recorded is committed. Example: reef down"""
     folder = home_of(home)
     with _spinner("stopping"):
         stopped = stop(folder, wait)
@@ -144,7 +144,7 @@ def down(
 
 
 def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """What runs, what it has recorded, and what each scenario waits for."""
+    """What runs, what it has recorded, and what each scenario waits for. Examples: reef status | reef status --json"""
     with client_of(home) as client:
         found = client.status()
     if as_json:

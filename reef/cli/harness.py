@@ -45,7 +45,7 @@ def agent(context: typer.Context, name: AgentArgument) -> None:
 
 @harness_app.command("adapters")
 def list_adapters(as_json: JsonOption = False) -> None:
-    """The agents that can be installed, and for which scenarios they are."""
+    """The agents that can be installed, and for which scenarios they are. Example: reef harness adapters"""
     from reef.cli import served
 
     agents = served.agents_dir()
@@ -122,7 +122,7 @@ def install(
 
 @harness_app.command()
 def update(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonOption = False) -> None:
-    """Bring an install to the release that is served now. A run does this by itself."""
+    """Bring an install to the release that is served now. A run does this by itself. Example: reef harness update pi"""
     from reef.cli import served
 
     one, place = served.adapter(agent), served.chosen(served.agents_dir(), agent, scenario)
@@ -148,7 +148,10 @@ def uninstall(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove exactly what an install wrote; your own files and the agent's sessions stay, and it says where."""
+    """Remove exactly what an install wrote; your own files and the agent's sessions stay, and it says where.
+
+    Example: reef harness uninstall pi
+    """
     from reef.cli import served
 
     one, place = served.adapter(agent), served.chosen(served.agents_dir(), agent, scenario)

@@ -27,7 +27,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonOption = False) -> None:
-    """What is installed, what is served, and which files you changed."""
+    """What is installed, what is served, and which files you changed. Example: reef harness status pi"""
     from reef.cli import served
 
     one, place = served.adapter(agent), served.chosen(served.agents_dir(), agent, scenario)
@@ -71,7 +71,7 @@ def status(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonO
 
 
 def show_diff(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonOption = False) -> None:
-    """What an update would change in the harness that is installed."""
+    """What an update would change in the harness that is installed. Example: reef harness diff pi"""
     from reef.cli import served
 
     place = served.chosen(served.agents_dir(), agent, scenario)
@@ -89,7 +89,7 @@ def show_diff(agent: AgentArgument, scenario: ScenarioOption = None, as_json: Js
 
 
 def versions(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonOption = False) -> None:
-    """The releases of the harness, newest first."""
+    """The releases of the harness, newest first. Example: reef harness versions pi"""
     from reef.cli import served
 
     place = served.chosen(served.agents_dir(), agent, scenario)
@@ -124,7 +124,7 @@ def rollback(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve an earlier harness again, for everybody who uses it, and take it up here."""
+    """Serve an earlier harness again, for everybody who uses it, and take it up here. Example: reef harness rollback pi r2"""
     from reef.cli import served
 
     one, place = served.adapter(agent), served.chosen(served.agents_dir(), agent, scenario)

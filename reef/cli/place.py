@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-import typer
-
+from reef.cli.commands import everything
 from reef.config import default_home
 
 _placed: Path | None = None
-_commands: re.Pattern[str] | None = None
 
 
 def place(value: Path | None) -> Path | None:
@@ -30,16 +27,9 @@ def home_of(home: Path | None) -> Path:
     return _absolute(default_home() if home is None else home)
 
 
-def learn(app: typer.Typer) -> None:
-    """Take note of the commands that have --home."""
-    global _commands
-    paths = sorted(_paths(app, ""), key=len, reverse=True)
-    _commands = re.compile(rf"\breef (?:{'|'.join(paths)})(?![\w-])")
-
-
 def here(text: str) -> str:
     """``text`` with --home behind each command in it that would otherwise act on another state directory."""
-    if _placed is None or _commands is None or _placed == home_of(None):
+    if _placed is None or "reef " not in text or _placed == home_of(None):
         return text
     flag = f" --home {shlex.quote(str(_placed))}"
 
@@ -47,21 +37,15 @@ def here(text: str) -> str:
         rest = re.split(r"[,;|&]|\breef ", text[found.end() :], maxsplit=1)[0]
         return found[0] if "--home" in rest else found[0] + flag
 
-    return _commands.sub(named, text)
+    return _with_home().sub(named, text)
 
 
 def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path.expanduser()))
 
 
-def _paths(app: typer.Typer, above: str) -> Iterator[str]:
-    """Commands that have --home, as they are typed behind ``reef``."""
-    for command in app.registered_commands:
-        if command.callback is not None and "home" in inspect.signature(command.callback).parameters:
-            yield f"{above}{command.name or command.callback.__name__}"
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        alone = group.typer_instance.registered_callback
-        if alone is not None and alone.callback is not None and "home" in inspect.signature(alone.callback).parameters:
-            yield f"{above}{group.name}"
-        yield from _paths(group.typer_instance, f"{above}{group.name} ")
+@cache
+def _with_home() -> re.Pattern[str]:
+    """Finds the commands that have --home, as they are typed."""
+    paths = [path for path, one in everything() if any(option.name == "home" for option in one.params)]
+    return re.compile(rf"\breef (?:{'|'.join(sorted(paths, key=len, reverse=True))})(?![\w-])")

@@ -143,7 +143,7 @@ def records_root(
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """List records, newest first. Examples: reef records --state refused | reef records show ID"""
+    """List records, newest first."""
     if not goes_on(context):
         records_list(scenario, home, type, state, session, limit, as_json)
 
@@ -158,7 +158,7 @@ def records_list(
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """The same as reef records."""
+    """List records, newest first; the same as reef records. Examples: reef records list | reef records --state refused"""
     with client_of(home) as client:
         name = scenario_of(client, scenario)
         rows = client.records(name, type=type, state=state, session=session, limit=limit)
@@ -180,7 +180,7 @@ def records_show(
     raw: Annotated[bool, typer.Option("--raw", help="The exact bytes of the request.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """One record with its request, answer, reports and what it trained."""
+    """One record with its request, answer, reports and what it trained. Example: reef records show 01m8..."""
     with client_of(home) as client:
         if raw:
             sys.stdout.buffer.write(client.request_bytes(record_id))

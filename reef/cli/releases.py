@@ -50,14 +50,14 @@ def add_to(app: typer.Typer) -> None:
 def releases_root(
     context: typer.Context, scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the chain, newest first. Examples: reef releases | reef releases show r3"""
+    """List the chain, newest first."""
     if not goes_on(context):
         releases_list(scenario, home, as_json)
 
 
 @releases_app.command("list")
 def releases_list(scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """The same as reef releases."""
+    """List the chain, newest first; the same as reef releases. Example: reef releases"""
     with client_of(home) as client:
         name = scenario_of(client, scenario)
         rows = client.releases(name)
@@ -88,7 +88,7 @@ def releases_list(scenario: ScenarioOption = None, home: HomeOption = None, as_j
 def releases_show(
     release_id: ReleaseArgument, scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
-    """One release: verdict, metrics and the records it learned from."""
+    """One release: verdict, metrics and the records it learned from. Example: reef releases show r3"""
     with client_of(home) as client:
         found = client.release(scenario_of(client, scenario), release_id)
     if as_json:
@@ -134,7 +134,7 @@ def promote(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a release that waits for review."""
+    """Serve a release that waits for review. Example: reef promote r4"""
     _decide("promote", f"serve {release_id}", release_id, scenario, home, yes, as_json)
 
 
@@ -145,17 +145,17 @@ def reject(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Refuse a release that waits for review."""
+    """Refuse a release that waits for review. Example: reef reject r4"""
     _decide("reject", f"reject {release_id} for good", release_id, scenario, home, yes, as_json)
 
 
 def pause(scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Stop training a scenario; calls go on being answered."""
+    """Stop training a scenario; calls go on being answered. Example: reef pause"""
     _simple("pause", scenario, home, as_json, "training is paused; go on with: reef resume")
 
 
 def resume(scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Go on training a scenario."""
+    """Go on training a scenario. Example: reef resume"""
     _simple("resume", scenario, home, as_json, "training goes on")
 
 
@@ -165,7 +165,7 @@ def step(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train now on what is complete, without waiting for a full batch."""
+    """Train now on what is complete, without waiting for a full batch. Example: reef step --wait"""
     if not wait:
         _simple("step", scenario, home, as_json, "a step has been asked for; watch it with: reef releases")
         return

@@ -35,14 +35,14 @@ def add_to(app: typer.Typer) -> None:
 
 @scenarios_app.callback(invoke_without_command=True)
 def scenarios_root(context: typer.Context, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """List scenarios. Examples: reef scenarios | reef scenarios new my-agent | reef scenarios show my-agent"""
+    """List scenarios."""
     if not goes_on(context):
         scenarios_list(home, as_json)
 
 
 @scenarios_app.command("list")
 def scenarios_list(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """The same as reef scenarios."""
+    """List scenarios; the same as reef scenarios. Example: reef scenarios"""
     with client_of(home) as client:
         rows = client.get("/reef/scenarios")["scenarios"]
     if as_json:
@@ -58,7 +58,7 @@ def scenarios_list(home: HomeOption = None, as_json: JsonOption = False) -> None
 
 @scenarios_app.command("show")
 def scenarios_show(name: NameArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """One scenario: what it holds, and what it waits for."""
+    """One scenario: what it holds, and what it waits for. Example: reef scenarios show my-agent"""
     with client_of(home) as client:
         found = client.get(f"/reef/scenarios/{path_part(name)}")
     if as_json:
@@ -84,7 +84,7 @@ def scenarios_new(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a scenario."""
+    """Create a scenario. Example: reef scenarios new my-agent"""
     with client_of(home) as client:
         found = client.post("/reef/scenarios", {"name": name})
     if as_json:

