@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -73,11 +73,7 @@ class ReefClient:
         cls, home: Path, *, scenario: str | None = None, actor: str = "client", timeout_s: float = 600.0
     ) -> Self:
         """The client of the daemon that serves ``home``; raises DaemonUnreachable when none says where it is."""
-        found = discovery(home)
-        if found is None:
-            raise DaemonUnreachable(f"no daemon runs on {home}", hint="start it with: reef up")
-        token = (home / "token").read_text(encoding="utf-8", errors="replace").strip()
-        return cls(str(found["url"]), token, scenario=scenario, actor=actor, timeout_s=timeout_s)
+        return cls(*door_of(home), scenario=scenario, actor=actor, timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -97,9 +93,9 @@ class ReefClient:
         self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", session: str | None = None
     ) -> httpx.Response:
         """One plain model call; the receipt is in the header ``x-reef-agent-record-id``."""
-        with self._reaching():
+        with _reaching(self.url):
             answer = self.http.request("POST", path, json=body, headers=_named(session))
-        return self._checked(answer)
+        return _checked(answer)
 
     @contextlib.contextmanager
     def stream(
@@ -107,7 +103,7 @@ class ReefClient:
     ) -> Iterator[httpx.Response]:
         """A streamed model call as a context manager that gives the open httpx.Response."""
         with (
-            self._reaching(),
+            _reaching(self.url),
             self.http.stream("POST", path, json={**body, "stream": True}, headers=_named(session)) as response,
         ):
             yield response
@@ -138,7 +134,7 @@ class ReefClient:
     def ready(self) -> bool:
         """True when the first call would be served."""
         try:
-            with self._reaching():
+            with _reaching(self.url):
                 return self.http.get("/healthz", timeout=2.0).status_code == 200
         except DaemonUnreachable:
             return False
@@ -153,7 +149,7 @@ class ReefClient:
 
     def request_bytes(self, record_id: str) -> bytes:
         """The exact bytes of a record's request."""
-        return self._checked(self._send("GET", f"/reef/records/{path_part(record_id)}/request")).content
+        return _checked(self._send("GET", f"/reef/records/{path_part(record_id)}/request")).content
 
     def records(self, scenario: str, **query: Any) -> list[dict[str, Any]]:
         """A page of records, newest first."""
@@ -176,10 +172,10 @@ class ReefClient:
     def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
         """Events as they happen; ends when the daemon does."""
         query = {} if after is None else {"after": str(after)}
-        with self._reaching(), self.http.stream("GET", "/reef/events", params=query, timeout=None) as response:
+        with _reaching(self.url), self.http.stream("GET", "/reef/events", params=query, timeout=None) as response:
             if not response.is_success:
                 response.read()
-                self._checked(response)
+                _checked(response)
             for line in response.iter_lines():
                 if line.startswith("data: "):
                     yield json.loads(line[6:])
@@ -189,7 +185,7 @@ class ReefClient:
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """GET a JSON document."""
         params = {key: str(value) for key, value in query.items() if value is not None}
-        found: dict[str, Any] = self._checked(self._send("GET", path, params=params)).json()
+        found: dict[str, Any] = _checked(self._send("GET", path, params=params)).json()
         return found
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,40 +195,87 @@ class ReefClient:
         except (TypeError, ValueError) as error:
             raise BadRequest(f"this cannot be sent as JSON: {error}", hint="numbers must be finite") from error
         headers = {"content-type": "application/json"}
-        found: dict[str, Any] = self._checked(self._send("POST", path, content=raw, headers=headers)).json()
+        found: dict[str, Any] = _checked(self._send("POST", path, content=raw, headers=headers)).json()
         return found
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        with self._reaching():
+        with _reaching(self.url):
             return self.http.request(method, path, **arguments)
 
-    @contextlib.contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """What the transport raises, as DaemonUnreachable, or BadRequest where nothing could be sent."""
+
+class AsyncReefClient:
+    """As ReefClient, for a program with an event loop: a stream that waits can be cancelled, which a thread cannot."""
+
+    def __init__(self, url: str, token: str, *, actor: str = "client", timeout_s: float = 600.0) -> None:
         import httpx
 
+        self.url = url
+        headers = {"x-reef-token": token, "x-reef-actor": actor}
+        timeout = httpx.Timeout(timeout_s, connect=_CONNECT_S)
         try:
-            yield
-        except UnicodeEncodeError as error:
-            said = error.object[max(0, error.start - 20) : error.end + 20]
-            raise BadRequest(f"{said!r} cannot be sent: it is no UTF-8 text", hint="write it in UTF-8") from error
-        except httpx.LocalProtocolError as error:  # it never left: a line's end or another control in a header
-            raise BadRequest(f"this cannot be sent: {error}", hint="give a name without control characters") from error
-        except (httpx.TransportError, httpx.InvalidURL, httpx.DecodingError) as error:
-            raise DaemonUnreachable(
-                f"no answer from {self.url}: {error}", hint="start it with: reef up, or see: reef logs"
+            self.http = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout, trust_env=False)
+        except (UnicodeEncodeError, httpx.InvalidURL) as error:
+            raise BadRequest(
+                f"{url!r} cannot be reached: {error}", hint="give an address like http://127.0.0.1:8900"
             ) from error
 
-    @staticmethod
-    def _checked(response: httpx.Response) -> httpx.Response:
-        if response.is_success:
-            return response
-        try:
-            body = response.json()
-        except ValueError:
-            body = {"error": {"message": f"HTTP {response.status_code}: {response.text[:200]}"}}
-        receipt = response.headers.get("x-reef-agent-record-id")
-        raise RemoteError(response.status_code, body if isinstance(body, dict) else {}, receipt)
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.http.aclose()
+
+    async def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """GET a JSON document."""
+        params = {key: str(value) for key, value in query.items() if value is not None}
+        with _reaching(self.url):
+            found: dict[str, Any] = _checked(await self.http.get(path, params=params)).json()
+        return found
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """POST a JSON document."""
+        with _reaching(self.url):
+            found: dict[str, Any] = _checked(await self.http.post(path, json=dict(body))).json()
+        return found
+
+    async def events(self, after: int | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Events as they happen; ends when the daemon does."""
+        query = {} if after is None else {"after": str(after)}
+        with _reaching(self.url):
+            async with self.http.stream("GET", "/reef/events", params=query, timeout=None) as response:
+                if not response.is_success:
+                    await response.aread()
+                    _checked(response)
+                async for line in response.aiter_lines():
+                    if line.startswith("data: "):
+                        yield json.loads(line[6:])
+
+
+@contextlib.contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    """What the transport raises, as DaemonUnreachable, or BadRequest where nothing could be sent."""
+    import httpx
+
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        said = error.object[max(0, error.start - 20) : error.end + 20]
+        raise BadRequest(f"{said!r} cannot be sent: it is no UTF-8 text", hint="write it in UTF-8") from error
+    except httpx.LocalProtocolError as error:  # it never left: a line's end or another control in a header
+        raise BadRequest(f"this cannot be sent: {error}", hint="give a name without control characters") from error
+    except (httpx.TransportError, httpx.InvalidURL, httpx.DecodingError) as error:
+        raise DaemonUnreachable(
+            f"no answer from {url}: {error}", hint="start it with: reef up, or see: reef logs"
+        ) from error
+
+
+def _checked(response: httpx.Response) -> httpx.Response:
+    if response.is_success:
+        return response
+    try:
+        body = response.json()
+    except ValueError:
+        body = {"error": {"message": f"HTTP {response.status_code}: {response.text[:200]}"}}
+    receipt = response.headers.get("x-reef-agent-record-id")
+    raise RemoteError(response.status_code, body if isinstance(body, dict) else {}, receipt)
 
 
 def _named(session: str | None) -> dict[bytes, bytes]:
@@ -246,6 +289,14 @@ def path_part(name: str) -> str:
             f"nothing is named {name!r}", hint="see what there is: reef scenarios, reef records, reef releases"
         )
     return quote(name, safe="")
+
+
+def door_of(home: Path) -> tuple[str, str]:
+    """Address and token of the daemon that serves ``home``; raises DaemonUnreachable when none says where it is."""
+    found = discovery(home)
+    if found is None:
+        raise DaemonUnreachable(f"no daemon runs on {home}", hint="start it with: reef up")
+    return str(found["url"]), (home / "token").read_text(encoding="utf-8", errors="replace").strip()
 
 
 def discovery(home: Path) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ SECTIONS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("up", "daemon", "Start the daemon in the background and return when it is ready."),
         ("down", "daemon", "Stop the daemon: answers in flight end, what is recorded is committed."),
         ("status", "daemon", "What runs, what it has recorded, and what each scenario waits for."),
+        ("tui", "tui", "Watch it work: calls, reports, steps and releases as they happen, and the keys to act on them."),
         ("serve", "daemon", "Run the daemon in the foreground; Ctrl-C stops it in order."),
         ("logs", "logs", "The daemon's log, the newest lines, over all its files."),
         ("doctor", "doctor", "Check what Reef needs on this machine and say how to mend what is wrong."),

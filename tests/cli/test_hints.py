@@ -105,7 +105,11 @@ def test_a_relative_home_is_told_in_full_and_a_groups_home_is_its_commands(tmp_p
         (("recrods",), "No such command 'recrods'", "did you mean records?"),
         (("records", "shw", "x"), "No such command 'shw'", "did you mean show?"),
         (("report", "x", "--scroe", "1"), "No such option: --scroe", "did you mean --score?"),
-        (("--home", "x", "status"), "No such option: --home", "it stands behind the command, as in: reef status --home"),
+        (
+            ("--home", "x", "status"),
+            "No such option: --home",
+            "it stands behind the command, as in: reef status --home",
+        ),
         (("call",), "Missing argument", "reef call --help"),
         (("records", "-n", "0"), "Invalid value for '-n'", "reef records --help"),
         (("up", "--upstream-ulr", "x"), "unknown argument '--upstream-ulr'", "did you mean --upstream-url?"),

@@ -19,6 +19,7 @@ LEAVES = {path: one for path, one in COMMANDS.items() if not hasattr(one, "list_
 NO_JSON = {
     "serve": "runs until it is stopped, and logs",
     "agent": "is the agent, and all its words are its own",
+    "tui": "is a screen to look at; what it shows is in reef status and the lists",
 }
 NOT_NEEDED = ("torch", "transformers", "textual", "starlette", "uvicorn", "aiohttp", "numpy")
 QUICK = (*NOT_NEEDED, "pydantic", "rich.markdown")

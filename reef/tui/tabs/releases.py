@@ -1,0 +1,89 @@
+"""Tab: Releases. The version chain as it grows, and everything that is known of the release under the cursor."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+
+from reef.client import path_part
+from reef.errors import ReefError
+from reef.tui import chain
+from reef.tui.painted import Lines
+from reef.tui.rows import Rows
+from reef.tui.store import Data, Snapshot
+from reef.tui.tabs.base import Selection, Tab
+from reef.tui.text import Line, one
+
+_NONE = ("No release yet: steps make them, of reports.", "", '  reef call "hello"', "  reef report --score 1")
+
+
+class Releases(Tab):
+    """The second tab."""
+
+    TITLE: ClassVar[str] = "Releases"
+    NEEDS: ClassVar[frozenset[str]] = frozenset({"status", "chains", "scenario", "link"})
+    FIRST: ClassVar[tuple[str, ...]] = ("act.rollback", "act.promote", "act.reject", "app.copy")
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._read: dict[tuple[str, str], tuple[Data, str]] = {}
+        """What was read of a release: itself with its records, and what changed in it."""
+
+    def compose(self) -> ComposeResult:
+        """The chain, and a page."""
+        with Horizontal():
+            yield Rows(*chain.COLUMNS, empty=_NONE, id="chain", classes="pane -current")
+            yield Lines(folds=True, id="page", classes="pane")
+
+    def renew(self, snapshot: Snapshot, changed: frozenset[str]) -> None:
+        """Draw the chain again where it has grown or moved."""
+        rows = self.query_one("#chain", Rows)
+        nothing = snapshot.chosen.get("surface") == "nothing"
+        rows.empty = ("This recipe only records:", "there is nothing to version.") if nothing else _NONE
+        rows.show(chain.rows_of(snapshot.releases, snapshot.chosen, self.symbols))
+        rows.titled(f"Version chain {snapshot.scenario or ''}", chain.counts(snapshot.releases, self.symbols))
+        self._page()
+
+    def selection(self) -> Selection:
+        """The release under the cursor."""
+        key = self.query_one("#chain", Rows).key
+        return Selection(None if key == chain.MAKING else key, text=key or "")
+
+    def on_rows_moved(self, event: Rows.Moved) -> None:
+        """Show the release that the cursor is on."""
+        self._page()
+
+    def on_rows_opened(self, event: Rows.Opened) -> None:
+        """Read its page."""
+        self.focus_pane(self.query_one("#page"))
+
+    def _page(self) -> None:
+        snapshot, key = self.reef.store.snapshot, self.selection().release
+        release, page = snapshot.release(key), self.query_one("#page", Lines)
+        page.titled(f"Selected {key}" if key else "In the making" if self.query_one("#chain", Rows).key else "Selected")
+        if not release:
+            detail = str(snapshot.chosen.get("detail") or snapshot.chosen.get("waiting_for") or "")
+            page.show([one(detail, "dim")] if detail else [])
+            return
+        scenario, name = str(release["scenario"]), str(release["release_id"])
+        known = self._read.get((scenario, name))
+        page.show(self._lines(release, snapshot, known))
+        if known is None and snapshot.link == "live":
+            self.run_worker(self._load(scenario, name), group="release", exclusive=True)
+
+    def _lines(self, release: Data, snapshot: Snapshot, known: tuple[Data, str] | None) -> list[Line]:
+        parent = snapshot.release(release.get("parent"))
+        whole = release if known is None else {**release, "records": known[0].get("records", [])}
+        return chain.page_of(whole, parent, None if known is None else known[1], self.symbols)
+
+    async def _load(self, scenario: str, name: str) -> None:
+        """A release is immutable but for its state, so it is read once."""
+        path = f"/reef/scenarios/{path_part(scenario)}/releases/{path_part(name)}"
+        try:
+            source = self.reef.store.source
+            self._read[scenario, name] = (await source.get(path), str((await source.get(f"{path}/diff"))["diff"]))
+        except ReefError as error:
+            self._read[scenario, name] = ({}, f"what changed cannot be read: {error.message}")
+        self._page()
