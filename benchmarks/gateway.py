@@ -74,17 +74,17 @@ def calls(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """Plain calls: clients by body size."""
     shown = {}
     names = ["direct", "passthrough", "recorder", "starlette", "reef"]
-    counts = {1: 400, 16: 1600, 64: 2400}
+    counts = {1: 1000, 16: 4000, 64: 6000}  # a second or more each: shorter windows measure the noise of the machine
     for kilobytes in (1, 100):
         columns = bench.columns(names)
         body = conversation(kilobytes)
         for clients, count in counts.items():
-            some = max(clients, int(count * options.scale / (1 if kilobytes == 1 else 4)))
+            some = max(clients, int(count * options.scale / (1 if kilobytes == 1 else 3)))
 
             def window(column: Column, some: int = some, clients: int = clients, body: bytes = body) -> Load:
                 data = column.call(body)
-                few = some // 4 if column.name == "starlette" else some
-                return run(column.url, lambda _: data, clients=clients, calls=few, pids=[column.pid], warm=clients)
+                few, warm = (some // 8, clients) if column.name == "starlette" else (some, max(clients, 100))
+                return run(column.url, lambda _: data, clients=clients, calls=few, pids=[column.pid], warm=warm)
 
             case = f"{kilobytes} KB, {clients} clients"
             shown[case] = rotation(columns, options.rounds, window)
