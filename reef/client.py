@@ -169,6 +169,14 @@ class ReefClient:
         """rollback, promote, reject, pause, resume or step."""
         return self.post(f"/reef/scenarios/{path_part(scenario)}/{action}", body or {})
 
+    def knobs(self) -> dict[str, Any]:
+        """Every key of the deployment: ``knobs[{name, value, default, origin, help, applies}]``."""
+        return self.get("/reef/knobs")
+
+    def change_knobs(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """Change numbers of the recipe from the next batch on, until the daemon stops; None takes a change back."""
+        return self._written("PATCH", "/reef/knobs", {"knobs": dict(knobs)})
+
     def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
         """Events as they happen; ends when the daemon does."""
         query = {} if after is None else {"after": str(after)}
@@ -190,12 +198,15 @@ class ReefClient:
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST a JSON document; raises BadRequest when ``body`` is none."""
+        return self._written("POST", path, body)
+
+    def _written(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
             raw = json.dumps(dict(body), allow_nan=False).encode()
         except (TypeError, ValueError) as error:
             raise BadRequest(f"this cannot be sent as JSON: {error}", hint="numbers must be finite") from error
         headers = {"content-type": "application/json"}
-        found: dict[str, Any] = _checked(self._send("POST", path, content=raw, headers=headers)).json()
+        found: dict[str, Any] = _checked(self._send(method, path, content=raw, headers=headers)).json()
         return found
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:

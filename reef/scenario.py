@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,6 @@ class Scenario:
     """One workload: what answers its calls, what judges its reports. ``thread`` is None where nothing is trained."""
 
     name: str
-    recipe: Recipe
     backend: InferenceBackend
     thread: TrainerThread | None
     surface: str = "nothing"
@@ -178,6 +178,21 @@ class Scenarios:
         self.bus.publish("release", name, release=release.release_id, state=release.state.value)
         return release
 
+    def take(self, recipe: Recipe) -> None:
+        """Go on with other knobs: between two steps each trainer is made again, as after a restart. Raises, and changes
+        nothing, when the recipe cannot be built."""
+        with self._lock, ExitStack() as held:
+            threads = {name: one.thread for name, one in self.opened.items() if one.thread is not None}
+            for thread in threads.values():
+                held.enter_context(thread.between_steps())
+            built = {name: self._built(name, recipe) for name in threads}
+            for name, trainer in built.items():
+                if trainer is not None:
+                    threads[name].take(trainer)
+            self.recipe = recipe
+        for thread in threads.values():
+            thread.retry()
+
     def _serve(self, name: str, change: Callable[[Trainer], Release]) -> Release:
         thread = self._trained(name)
         with thread.between_steps() as trainer:
@@ -202,20 +217,25 @@ class Scenarios:
 
     def _make(self, name: str) -> Scenario:
         surface = self.recipe.build_surface().kind
-        built = self.recipe.build(name, self.records)
+        built = self._built(name, self.recipe)
+        self.records.known(name)
+        if built is None:
+            return Scenario(name, self.backend, None, surface)
+        return Scenario(
+            name, self.backend, TrainerThread(built, self.bus, paused=self.chain.scenario(name).paused), surface
+        )
+
+    def _built(self, name: str, recipe: Recipe) -> Trainer | None:
+        """What trains the scenario, as its row in the store has it; None where nothing is trained."""
+        built = recipe.build(name, self.records)
         if not isinstance(built, Trainer):
-            self.chain.create(name, self.recipe.name, surface, None)
-            self.records.known(name)
-            return Scenario(name, self.recipe, self.backend, None, surface)
+            self.chain.create(name, recipe.name, recipe.build_surface().kind, None)
+            return None
         built.review, built.park_timeout_s = self._review, self._park_timeout_s
         if self._watch != WatchSettings():
             built.watch = Watch(self.chain, name, self._watch, built.try_serving)
         if isinstance(built.runtime, EvolvingRuntime):
             built.runtime.mask = self.mask
-        paused = self.chain.scenario(name).paused
-        self.records.known(name)
-        thread = TrainerThread(built, self.bus, paused=paused)
-        head = self.chain.head(name)
-        if head is not None and self.backend.serving(name) is None:
+        if self.chain.head(name) is not None and self.backend.serving(name) is None:
             built.recover()
-        return Scenario(name, self.recipe, self.backend, thread, surface)
+        return built

@@ -54,6 +54,7 @@ SECTIONS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "State and settings": (
         ("config", "tools", "The configuration."),
+        ("knob", "knobs", "The keys of the deployment that runs."),
         ("model", "tools", "The embedded model."),
         ("backup", "backup", "Write everything that was recorded and trained into one file, also while the daemon runs."),
         ("restore", "backup", "Make a state directory of a backup; everything is checked before anything is touched."),

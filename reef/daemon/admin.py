@@ -81,7 +81,8 @@ def _time(request: Request, name: str) -> float | None:
     return found
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def body_of(request: Request) -> dict[str, Any]:
+    """The body as a JSON object; none is an empty one."""
     raw = await read_body(request, _services(request).max_body_bytes)
     body = read_json(raw) if raw else {}
     if not isinstance(body, dict):
@@ -89,7 +90,8 @@ async def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _actor(request: Request) -> str:
+def actor_of(request: Request) -> str:
+    """Who acts, as the client says it; for the log of actions."""
     return masked_text(request.headers.get("x-reef-actor", "http"), _services(request).secrets)[:80]
 
 
@@ -125,7 +127,7 @@ async def new_scenario(request: Request) -> Response:
     services = _services(request)
     if not services.ready:
         raise services.not_ready()
-    name = check_name((await _body(request)).get("name"), "name")
+    name = check_name((await body_of(request)).get("name"), "name")
     if name is None:
         raise BadRequest("give the scenario's name", field="name")
     await _off_loop(lambda: services.scenarios.open_now(name, create=True))
@@ -288,20 +290,20 @@ async def list_proposals(request: Request) -> Response:
 
 async def rollback(request: Request) -> Response:
     """Serve an earlier release again: ``{"to": "r3"}``, default the head's parent."""
-    to = check_name((await _body(request)).get("to"), "to")
-    return await _act(request, lambda scenarios, name: release_view(scenarios.rollback(name, to, _actor(request))))
+    to = check_name((await body_of(request)).get("to"), "to")
+    return await _act(request, lambda scenarios, name: release_view(scenarios.rollback(name, to, actor_of(request))))
 
 
 async def promote(request: Request) -> Response:
     """Serve a held release: ``{"release_id": "r7"}``."""
-    one = _release_id(await _body(request))
-    return await _act(request, lambda scenarios, name: release_view(scenarios.promote(name, one, _actor(request))))
+    one = _release_id(await body_of(request))
+    return await _act(request, lambda scenarios, name: release_view(scenarios.promote(name, one, actor_of(request))))
 
 
 async def reject(request: Request) -> Response:
     """Refuse a held release: ``{"release_id": "r7"}``."""
-    one = _release_id(await _body(request))
-    return await _act(request, lambda scenarios, name: release_view(scenarios.reject(name, one, _actor(request))))
+    one = _release_id(await body_of(request))
+    return await _act(request, lambda scenarios, name: release_view(scenarios.reject(name, one, actor_of(request))))
 
 
 def _release_id(body: dict[str, Any]) -> str:
@@ -325,7 +327,7 @@ async def _paused(request: Request, paused: bool) -> Response:
     services = _services(request)
 
     def change(scenarios: Scenarios, name: str) -> dict[str, Any]:
-        scenarios.pause(name, paused, _actor(request))
+        scenarios.pause(name, paused, actor_of(request))
         return scenario_view(services, services.chain.scenario(name))
 
     return await _act(request, change)

@@ -19,7 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reef.config import Config
-from reef.daemon import admin, asks, gateway, harness, metrics, openapi, reports
+from reef.daemon import admin, asks, gateway, harness, knobs, metrics, openapi, reports
+from reef.daemon.agreement import check_agreement
 from reef.daemon.auth import LOOPBACK, Door
 from reef.daemon.local import torch_version
 from reef.daemon.services import Services
@@ -29,7 +30,7 @@ from reef.events import Bus
 from reef.inference.assembly import assemble, unpack
 from reef.inference.base import ROUTES, InferenceBackend
 from reef.inference.translation import TranslatingBackend, dialects_of
-from reef.recipes import Recipe, recipe_class_for
+from reef.recipes import recipe_class_for
 from reef.records import RecordStore
 from reef.releases import ReleaseChain
 from reef.runtime.serving import ServingTable
@@ -51,6 +52,7 @@ routes = [
     *admin.routes,
     *harness.routes,
     *asks.routes,
+    *knobs.routes,
     *metrics.routes,
     *openapi.routes,
 ]
@@ -64,7 +66,7 @@ def build_app(config: Config, token: str) -> Starlette:
     serving = ServingTable()
     engine = _runtime(config, bus, serving)
     recipe = recipe_class.from_environment(engine, config.recipe_settings)
-    _check_agreement(config, recipe)
+    check_agreement(config, recipe)
     if recipe.runtime is None and recipe.build_surface().kind == "weights":
         raise BadConfig(
             f"recipe {recipe.name} trains weights, and no model is given to train",
@@ -89,7 +91,7 @@ def build_app(config: Config, token: str) -> Starlette:
     )
     limits = Limits(config.service.retention_days, config.service.retention_gb, config.service.keep_releases)
     retention = Retention(records.store, config.home, limits)
-    services = Services(config, token, records, chain, bus, recipe, backend, scenarios, engine, retention)
+    services = Services(config, token, records, chain, bus, backend, scenarios, engine, retention)
     store.on_trouble = services.store_trouble
     told = partial(_told, mask=scenarios.mask)
     direct = dict.fromkeys(ROUTES, gateway.answer) | {"/reef/report": reports.report}
@@ -217,29 +219,6 @@ def _backend(config: Config, engine: TorchRuntime | None, serving: ServingTable)
         max_answer_bytes=int(service.max_answer_mb * 2**20),
         drop_beta=service.upstream_drop_beta,
     )
-
-
-def _check_agreement(config: Config, recipe: Recipe) -> None:
-    """The places that name the same thing must agree, or the boot stops with the pair named."""
-    batch, declared = getattr(recipe, "batch_size", None), config.training.global_batch_size
-    if batch is not None and declared is not None and batch != declared:
-        raise BadConfig(
-            f"reef.batch_size is {batch}, but training.global_batch_size is {declared}",
-            hint="a Slime step takes exactly global_batch_size rollouts: make them equal",
-            field="training.global_batch_size",
-        )
-    if config.service.canary and recipe.build_surface().kind != "harness":
-        raise BadConfig(
-            f"reef.canary serves two harnesses side by side, and recipe {recipe.name} has none",
-            hint="leave it out; reef.auto_rollback works for every recipe",
-            field="reef.canary",
-        )
-    for name in ("ray_address", "inference_url"):
-        value = getattr(config.service, name)
-        if value is not None and ":" not in value.split("://")[-1]:
-            raise BadConfig(
-                f"{config.origins[f'reef.{name}']}: reef.{name} {value!r} has no port", field=f"reef.{name}"
-            )
 
 
 def _hosts(config: Config) -> frozenset[str] | None:

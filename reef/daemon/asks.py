@@ -47,9 +47,9 @@ async def propose(request: Request) -> Response:
 async def _body(request: Request, *fields: str) -> tuple[Services, Mapping[str, Any], bool]:
     """Who serves, what was sent, and whether keys of the deployment were hidden in it."""
     services: Services = request.app.state.services
-    if not services.recipe.takes_requests:
+    if not services.scenarios.recipe.takes_requests:
         hint = "start with: reef up --recipe evolve"
-        raise Conflict(f"recipe {services.recipe.name} evolves no harness", hint=hint, code="no_harness")
+        raise Conflict(f"recipe {services.scenarios.recipe.name} evolves no harness", hint=hint, code="no_harness")
     sent = raw = await read_body(request, services.max_body_bytes)
     if any(needle in raw for needle in services.needles):
         raw = masked_json(raw, services.secrets)

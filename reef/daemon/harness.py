@@ -75,9 +75,10 @@ async def _scenario(request: Request) -> Scenario:
     name = (
         check_name(request.query_params.get("scenario") or None, "scenario") or services.default_scenario or "harness"
     )
-    if services.recipe.build_surface().kind != "harness":
+    recipe = services.scenarios.recipe
+    if (surface := recipe.build_surface().kind) != "harness":
         raise Conflict(
-            f"recipe {services.recipe.name} has no harness: it updates {services.recipe.build_surface().kind}",
+            f"recipe {recipe.name} has no harness: it updates {surface}",
             hint="start the daemon with a recipe that has one: reef up --recipe harness",
             code="no_harness",
         )

@@ -58,7 +58,7 @@ def _daemon(services: Services) -> Iterator[Metric]:
     engine = services.engine.status() if services.engine is not None else None
     info = {
         "version": __version__,
-        "recipe": services.recipe.name,
+        "recipe": services.scenarios.recipe.name,
         "backend": "provider" if engine is None else "engine",
     }
     yield InfoMetricFamily("reef_daemon", "What runs.", info)

@@ -24,6 +24,7 @@ from reef.daemon.shapes import (
     NUMBER,
     OBJECT,
     PAGE_LIMIT,
+    PLAIN,
     REQUEST_CHARS,
     SCHEMAS,
     TEXT,
@@ -329,6 +330,16 @@ _PATHS: dict[str, Data] = {
     f"{_OF_SCENARIO}/resume": _act("Go on training.", None, ref("Scenario")),
     f"{_OF_SCENARIO}/step": _act("Make a step of what is complete.", None, fields(progress=OBJECT), 202),
 }  # fmt: skip
+_PATHS["/reef/knobs"] = {
+    **_get("Every key of the deployment, and when a change of it applies.", ref("Knobs")),
+    "patch": _post(
+        "Change numbers of the recipe from the next batch on, until the daemon stops; null takes a change back.",
+        fields(knobs={"type": "object", "minProperties": 1, "additionalProperties": PLAIN}),
+        ref("Knobs"),
+        _ACTOR,
+        errors=(404, 409),
+    )["post"],
+}
 _PATHS["/v1/responses"] |= {
     "get": {
         "summary": "Some clients try a WebSocket first: 426 sends them to POST at once.",

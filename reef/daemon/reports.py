@@ -36,10 +36,10 @@ async def report(request: Request) -> Response:
     name = request.headers.get("x-reef-scenario") or (body.get("scenario") if isinstance(body, dict) else None)
     known = services.scenarios.opened.get(name or services.default_scenario) if isinstance(name, str | None) else None
     name = known.name if known is not None else await new_name(services, name)
-    schema = services.recipe.report_schema
+    schema = services.scenarios.recipe.report_schema
     if schema is None:
         hint = "it learns from the traffic itself"
-        raise Conflict(f"recipe {services.recipe.name} takes no reports", hint=hint, code="no_reports")
+        raise Conflict(f"recipe {services.scenarios.recipe.name} takes no reports", hint=hint, code="no_reports")
     parsed = parse_report(body, schema)
     report_id = parsed.agent_record_id
     if "idempotency-key" in request.headers:
@@ -51,7 +51,9 @@ async def report(request: Request) -> Response:
     if not parsed.references:
         named = await asyncio.to_thread(_session_references, services.records, name, parsed, report_id)
         payload = {**payload, "references": named}
-    trained = known.thread is not None if known is not None else services.recipe.build_surface().kind != "nothing"
+    trained = (
+        known.thread is not None if known is not None else services.scenarios.recipe.build_surface().kind != "nothing"
+    )
     record = AgentRecord(
         report_id or uuid.uuid4().hex,
         name,

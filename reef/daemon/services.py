@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,6 @@ from reef.daemon.redact import SHORTEST_KEY, as_keys, keys_of_address, masked_te
 from reef.errors import ReefError, StoreFull, Unavailable
 from reef.events import Bus
 from reef.inference.base import InferenceBackend
-from reef.recipes.base import Recipe
 from reef.records import Exchange, RecordStore
 from reef.releases import ReleaseChain
 from reef.scenario import Scenarios
@@ -48,7 +48,6 @@ class Services:
     records: RecordStore
     chain: ReleaseChain
     bus: Bus
-    recipe: Recipe
     backend: InferenceBackend
     scenarios: Scenarios
     engine: Engine | None
@@ -61,6 +60,8 @@ class Services:
     last_store_error: str | None = None
     overhead: Histogram = field(default_factory=Histogram)
     background: set[asyncio.Future[Any]] = field(default_factory=set)
+    changing: threading.Lock = field(default_factory=threading.Lock)
+    started_with: Config = field(init=False)
     max_body_bytes: int = field(init=False)
     default_scenario: str = field(init=False)
     keepalive_s: float = field(init=False)
@@ -74,7 +75,7 @@ class Services:
 
     def __post_init__(self) -> None:
         """Settings that are read on the path of every request."""
-        service = self.config.service
+        service, self.started_with = self.config.service, self.config
         self.max_body_bytes = int(service.max_body_mb * 2**20)
         self.default_scenario = service.default_scenario
         self.keepalive_s = service.keepalive_s

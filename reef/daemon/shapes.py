@@ -28,6 +28,7 @@ NUMBER: Data = {"type": "number"}
 BOOL: Data = {"type": "boolean"}
 COUNT: Data = {"type": "integer", "minimum": 0}
 OBJECT: Data = {"type": "object"}
+PLAIN: Data = {"type": ["string", "number", "boolean", "null"]}
 NAME: Data = {"type": "string", "pattern": f"^{NAME_PATTERN}$"}
 NAME_OR_EMPTY: Data = {"type": "string", "pattern": f"^({NAME_PATTERN})?$"}
 TIME: Data = {"type": "number", "description": "seconds since 1970"}
@@ -203,6 +204,13 @@ SCHEMAS: Data = {
         entries=list_of(fields(kind=one_of(KINDS), name=TEXT, text=TEXT)),
     ),
     "Edit": fields({"action": one_of(("put", "delete")), "text": TEXT}, kind=one_of(KINDS), name=TEXT),
+    "Knobs": fields(
+        recipe=TEXT,
+        file=or_null(TEXT),
+        knobs=list_of(
+            fields(name=TEXT, value=PLAIN, default=PLAIN, origin=TEXT, help=TEXT, applies=one_of(("next_batch", "restart")))
+        ),
+    ),
     "Proposal": fields(
         seq=COUNT,
         step_id=TEXT,

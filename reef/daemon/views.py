@@ -103,7 +103,7 @@ def scenario_view(services: Services, row: ScenarioRow) -> dict[str, Any]:
     evolving = _evolving(row, thread)
     return {
         "name": row.name,
-        "recipe": row.recipe if thread is None else services.recipe.name,
+        "recipe": row.recipe if thread is None else services.scenarios.recipe.name,
         "surface": row.surface,
         "created_at": row.created_at,
         "release_id": row.head,
@@ -145,7 +145,7 @@ def _waiting(
     if row.surface == "nothing":
         return "nothing: this recipe only records"
     if thread is None:
-        return f"a recipe that trains: this daemon runs {services.recipe.name}, which only records"
+        return f"a recipe that trains: this daemon runs {services.scenarios.recipe.name}, which only records"
     if row.paused:
         return f"someone to resume it: reef resume -s {row.name}"
     if thread.state in ("training", "held", "blocked", "failed"):
@@ -176,7 +176,7 @@ def status_view(services: Services) -> dict[str, Any]:
             "home": str(services.home),
             "url": services.url,
             "ready": services.ready,
-            "recipe": services.recipe.name,
+            "recipe": services.scenarios.recipe.name,
         },
         "inference": {
             "backend": "engine" if services.engine is not None else "provider",

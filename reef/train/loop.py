@@ -112,6 +112,7 @@ class Trainer:
         """False while a step that takes long should make room; see StepRequest."""
         self._lags: tuple[str | None, dict[str | None, int]] = (None, {})
         self._unpublished: Release | None = None
+        self._closed = False
         self._clock = SteadyClock(0.0)
         full = {
             **config,
@@ -147,6 +148,8 @@ class Trainer:
     def catch_up(self) -> None:
         """Ingest what has become final since the last call; the first call replays what a dead trainer left."""
         with self.lock:
+            if self._closed:
+                return
             rev = self._rev if self._rev is not None else self._replay()
             missed = True
             while missed:
@@ -165,6 +168,8 @@ class Trainer:
     def run_step(self, begin: Callable[[], bool] = lambda: True) -> StepResult | None:
         """Make one step of the next full batch if ``begin`` says so; None when there is nothing to do now."""
         with self.lock:
+            if self._closed:  # another has taken over while this one was waited for
+                return None
             if self._unpublished is not None:
                 self._publish(self._unpublished)
             if self.watch is not None and (moved := self.watch.look()) is not None:
@@ -255,8 +260,10 @@ class Trainer:
         return self._progress
 
     def close(self) -> None:
-        """End the processor's private workers."""
-        self.processor.close()
+        """End the processor's private workers; no further step is made."""
+        with self.lock:
+            self._closed = True
+            self.processor.close()
 
     # -- inside
 

@@ -27,7 +27,7 @@ class TrainerThread:
     """``state``: idle, training, paused, held, blocked or failed; ``detail`` says why in a sentence."""
 
     def __init__(self, trainer: Trainer, bus: Bus, *, paused: bool = False) -> None:
-        self.trainer = trainer
+        self._tie(trainer)
         self.paused = paused
         self.state = "paused" if paused else "idle"
         self.detail = ""
@@ -39,8 +39,17 @@ class TrainerThread:
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._turnstile = threading.Lock()
+
+    def _tie(self, trainer: Trainer) -> None:
+        self.trainer = trainer
         trainer.on_verdict = self.wake
         trainer.go_on = lambda: self.free and not (self._stopping or self.paused)
+
+    def take(self, trainer: Trainer) -> None:
+        """Go on with another trainer of the same scenario; only while the one before is held between two steps."""
+        before = self.trainer
+        self._tie(trainer)
+        before.close()
 
     def wake(self) -> None:
         """Something happened; the thread is started on the first call."""
