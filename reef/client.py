@@ -165,6 +165,10 @@ class ReefClient:
         """One release with the records it learned from."""
         return self.get(f"/reef/scenarios/{path_part(scenario)}/releases/{path_part(release_id)}")
 
+    def diff(self, scenario: str, release_id: str, to: str | None = None) -> dict[str, Any]:
+        """What changed in a release since ``to``, None for the one it was made from."""
+        return self.get(f"/reef/scenarios/{path_part(scenario)}/releases/{path_part(release_id)}/diff", to=to)
+
     def act(self, scenario: str, action: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """rollback, promote, reject, pause, resume or step."""
         return self.post(f"/reef/scenarios/{path_part(scenario)}/{action}", body or {})
@@ -177,13 +181,15 @@ class ReefClient:
         """Change numbers of the recipe from the next batch on, until the daemon stops; None takes a change back."""
         return self._written("PATCH", "/reef/knobs", {"knobs": dict(knobs)})
 
-    def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
-        """Events as they happen; ends when the daemon does."""
+    def events(self, after: int | None = None, *, greeting: bool = False) -> Iterator[dict[str, Any]]:
+        """Events as they happen; ends when the daemon does. With ``greeting`` the first says that it listens: no event."""
         query = {} if after is None else {"after": str(after)}
         with _reaching(self.url), self.http.stream("GET", "/reef/events", params=query, timeout=None) as response:
             if not response.is_success:
                 response.read()
                 _checked(response)
+            if greeting:
+                yield {"kind": "listening"}
             for line in response.iter_lines():
                 if line.startswith("data: "):
                     yield json.loads(line[6:])

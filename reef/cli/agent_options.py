@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from reef.cli.common import client_of
+from reef.cli.complete import complete_agents, complete_scenarios
 from reef.client import ReefClient, discovery
 from reef.errors import BadRequest
 
@@ -19,21 +20,20 @@ if TYPE_CHECKING:
     from reef.harness.place import Place
 
 AgentArgument = Annotated[
-    str, typer.Argument(metavar="AGENT", help="See: reef harness adapters.", autocompletion=lambda: _agents())
+    str, typer.Argument(metavar="AGENT", help="See: reef harness adapters.", autocompletion=complete_agents)
 ]
 ScenarioOption = Annotated[
     str | None,
     typer.Option(
-        "--scenario", "-s", envvar="REEF_SCENARIO", help="Scenario; default: the deployment's.", show_default=False
+        "--scenario",
+        "-s",
+        envvar="REEF_SCENARIO",
+        help="Scenario; default: the deployment's.",
+        show_default=False,
+        autocompletion=complete_scenarios,
     ),
 ]
 FeedbackOption = Annotated[str | None, typer.Option(help="What was good or wrong, in words.")]
-
-
-def _agents() -> list[str]:
-    from reef.cli import served
-
-    return list(served.adapters())
 
 
 def agent_command(agent: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import io
 import os
 import re
@@ -56,11 +57,14 @@ _TyperError = typer.BadParameter.__mro__[2]
 
 def run() -> int:
     """Run what was typed; errors leave in one shape, no traceback reaches a user, and the exit code is returned."""
-    as_json = "--json" in (sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv)
+    words = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+    as_json = "--json" in words or "--jsonl" in words
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names and answers hold what a terminal may not
+    if "_REEF_COMPLETE" in os.environ:  # of help texts for a shell Typer takes the markup away that ours do not have
+        vars(importlib.import_module("typer._completion_classes"))["_sanitize_help_text"] = str
     try:
         code = app(prog_name="reef", standalone_mode=False)
         sys.stdout.flush()  # what it cannot take is an error here, and not one of the interpreter's when it ends

@@ -28,6 +28,7 @@ _PRIVATE = (
     "reef.db-wal",
     "reef.db-shm",
     "last_call.json",
+    "last_start.json",
     "logs",
     "artifacts",
     "engine",

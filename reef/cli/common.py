@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -15,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from reef.cli.complete import complete_records, complete_releases, complete_scenarios
+from reef.cli.last import last_start
 from reef.cli.place import here, home_of, place
 from reef.client import ReefClient, discovery
 from reef.core.reports import check_name
@@ -36,10 +37,16 @@ ScenarioOption = Annotated[
         envvar="REEF_SCENARIO",
         help="Scenario; needed only when there are several.",
         show_default=False,
-        autocompletion=lambda ctx, incomplete: complete_scenarios(ctx, incomplete),
+        autocompletion=complete_scenarios,
     ),
 ]
+LinesOption = Annotated[bool, typer.Option("--json", "--jsonl", help="Print JSON lines, one document a line.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+RecordArgument = Annotated[
+    str, typer.Argument(help="A record's id: a receipt, or a report's id.", autocompletion=complete_records)
+]
+ReleaseArgument = Annotated[str, typer.Argument(help="A release, e.g. r7.", autocompletion=complete_releases)]
 
 _PIPED = not (sys.stdout is not None and sys.stdout.isatty())
 out = Console(highlight=False, soft_wrap=_PIPED, width=1000 if _PIPED else None)  # a pipe is given whole lines
@@ -126,6 +133,13 @@ def known_better(error: ReefError) -> ReefError:
     found = discovery(home)
     if error.code.startswith("upstream_") and not error.hint:  # the shape of a provider's errors has no room for one
         error.hint = "see: reef status"
+    if error.status == 404 and found is not None:
+        from reef.cli.guess import meant
+
+        error.hint = meant(error, home) + error.hint
+    kept = last_start(home)
+    if isinstance(error, DaemonUnreachable) and kept is not None:
+        error.hint = error.hint.replace("reef up", kept.command, 1)
     if found is None or not (isinstance(error, DaemonUnreachable) or error.code == "unauthorized"):
         return error
     from reef.launch import locked  # what it loads is only needed where something is wrong
@@ -136,7 +150,8 @@ def known_better(error: ReefError) -> ReefError:
     if locked(home):
         return error
     said = f"no daemon runs on {home}: the last one (pid {found.get('pid')}) was killed, or the machine went down"
-    return DaemonUnreachable(said, hint="start it with: reef up (what was acknowledged is kept)")
+    again = "reef up" if kept is None else kept.command
+    return DaemonUnreachable(said, hint=f"start it with: {again} (what was acknowledged is kept)")
 
 
 def goes_on(context: typer.Context) -> bool:
@@ -200,28 +215,14 @@ def confirm(question: str, yes: bool) -> None:
     """Ask on a terminal; without one, refuse and name --yes."""
     if yes:
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise BadRequest(f"{question} needs an answer, and this is no terminal", hint="add --yes")
     if not typer.confirm(question, default=False, err=True):
         raise typer.Abort
 
 
-def complete_scenarios(context: typer.Context, incomplete: str) -> list[str]:
-    """Scenario names for shell completion; nothing when the daemon does not answer at once."""
-    try:
-        with ReefClient.from_home(home_of(context.params.get("home")), timeout_s=0.2) as client:
-            names = [str(row["name"]) for row in client.get("/reef/scenarios")["scenarios"]]
-    except ReefError:
-        return []
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def complete_releases(context: typer.Context, incomplete: str) -> list[str]:
-    """Release ids for shell completion."""
-    try:
-        with ReefClient.from_home(home_of(context.params.get("home")), timeout_s=0.2) as client:
-            name = scenario_of(client, context.params.get("scenario") or os.environ.get("REEF_SCENARIO"))
-            ids = [str(row["release_id"]) for row in client.releases(name)]
-    except ReefError:
-        return []
-    return [release_id for release_id in ids if release_id.startswith(incomplete)]
+def read_stdin() -> str:
+    """All of standard input as text; raises BadRequest where it is closed."""
+    if sys.stdin is None:
+        raise BadRequest("standard input is closed", hint="give the text as an argument, or a pipe")
+    return sys.stdin.read()

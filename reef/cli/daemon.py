@@ -27,6 +27,8 @@ from reef.cli.common import (
     table,
     talk,
 )
+from reef.cli.complete import complete_recipes
+from reef.cli.last import last_start, remember
 from reef.cli.pick import picked_config
 from reef.cli.place import here, home_of
 from reef.cli.reach import upstream_fix
@@ -43,7 +45,9 @@ PortOption = Annotated[str | None, typer.Option(help="Port to listen on; 0 picks
 UpstreamUrlOption = Annotated[str | None, typer.Option(help="Provider that answers calls.")]
 UpstreamModelOption = Annotated[str | None, typer.Option(help="Model id at the provider.")]
 UpstreamKeyOption = Annotated[str | None, typer.Option(help="Key for the provider; better in REEF_UPSTREAM_API_KEY.")]
-RecipeOption = Annotated[str | None, typer.Option(help="What feedback becomes, e.g. record, pg, grpo.")]
+RecipeOption = Annotated[
+    str | None, typer.Option(help="What feedback becomes, e.g. record, pg, grpo.", autocompletion=complete_recipes)
+]
 ModelPathOption = Annotated[str | None, typer.Option(help="Hugging Face folder or GGUF file for the embedded engine.")]
 WaitOption = Annotated[float, typer.Option("--wait", help="Seconds to wait until it is ready.")]
 
@@ -88,12 +92,15 @@ def up(
         return
     settings, said = _settings(folder, config, overrides, yes, quiet=as_json)
     if not as_json:
+        _say_last(folder, bare=config is None and not overrides)
         say(said)
     child = spawn(folder, settings, config=config)
     with _spinner("starting"):
         found = wait_ready(child, folder, wait)
     if found["pid"] != child.pid:
         _check_agreement(found, folder, config, overrides)
+    else:
+        remember(folder, config, overrides)
     _say_up(found, folder, as_json, fresh=found["pid"] == child.pid)
 
 
@@ -121,10 +128,13 @@ def serve(
     if not quiet and running(folder) is not None:
         raise in_use(folder)  # before a question about a model
     named = (host, port, upstream_url, upstream_model, upstream_api_key, recipe, model_path)
-    settings, said = _settings(folder, config, _overrides(context.args, named), yes, quiet=quiet)
+    overrides = _overrides(context.args, named)
+    settings, said = _settings(folder, config, overrides, yes, quiet=quiet)
     loaded = load(config, overrides=settings, home=folder)
     if not quiet:
         say(said)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remember(folder, config, overrides)
     raise typer.Exit(run(loaded, echo=not quiet))
 
 
@@ -156,6 +166,15 @@ def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 
 # -- inside
+
+
+def settings_of_words(extra: list[str]) -> dict[str, str]:
+    """Settings that stand behind a command as reef up takes them: its own flags, and keys."""
+    words: list[str] = []
+    for word in extra:
+        flag, given, value = word.partition("=")
+        words.append(f"--reef.{flag[2:].replace('-', '_')}{given}{value}" if flag[2:] in _FLAGS else word)
+    return _overrides(words, (None,) * len(_FLAGS))
 
 
 def _overrides(extra: list[str], named: tuple[str | None, ...]) -> dict[str, str]:
@@ -199,6 +218,13 @@ def _settings(
         try_recipe(loaded)  # what it lacks is said before anybody is asked about a download
         fetch_embedded(yes)
     return {**picked.overrides, **overrides}, picked.said
+
+
+def _say_last(folder: Path, *, bare: bool) -> None:
+    """Where nothing is given, and something was the last time, say so: nothing is taken from then."""
+    kept = last_start(folder)
+    if bare and kept is not None:
+        say(f"starting with the defaults and the environment; the last time it was: {kept.command}")
 
 
 def _check_agreement(found: dict[str, Any], folder: Path, path: Path | None, overrides: dict[str, str]) -> None:

@@ -18,6 +18,7 @@ import typer
 
 from reef.cli.bar import Progress, bar
 from reef.cli.common import HomeOption, JsonOption, client_of, print_json, say, since_of
+from reef.cli.complete import complete_scenarios
 from reef.cli.place import home_of
 from reef.client import ReefClient, RemoteError, path_part
 from reef.errors import BadRequest, Conflict, NotFound
@@ -47,10 +48,24 @@ _FIELDS = {
 
 IntoOption = Annotated[
     str | None,
-    typer.Option("--scenario", "-s", help="Put all lines into this one, whatever they say.", show_default=False),
+    typer.Option(
+        "--scenario",
+        "-s",
+        help="Put all lines into this one, whatever they say.",
+        show_default=False,
+        autocompletion=complete_scenarios,
+    ),
 ]
 ScenariosOption = Annotated[
-    str | None, typer.Option("--scenario", "-s", envvar="REEF_SCENARIO", help="Only this one.", show_default=False)
+    str | None,
+    typer.Option(
+        "--scenario",
+        "-s",
+        envvar="REEF_SCENARIO",
+        help="Only this one.",
+        show_default=False,
+        autocompletion=complete_scenarios,
+    ),
 ]
 
 
@@ -130,6 +145,8 @@ def import_file(
     if not piped and not file.exists():
         raise NotFound(f"there is no file {file}", hint="make one with: reef export -o FILE")
     with contextlib.ExitStack() as held:
+        if piped and sys.stdin is None:
+            raise BadRequest("standard input is closed", hint="give a file, or a pipe")
         lines: IO[bytes] = sys.stdin.buffer if piped else held.enter_context(file.open("rb"))
         _check_lines(lines, file)
         progress = held.enter_context(bar())

@@ -15,6 +15,7 @@ from reef.cli.common import (
     SCHEMA_VERSION,
     HomeOption,
     JsonOption,
+    ReleaseArgument,
     ScenarioOption,
     client_of,
     out,
@@ -24,7 +25,6 @@ from reef.cli.common import (
     table,
     talk,
 )
-from reef.cli.releases import ReleaseArgument
 from reef.core.artifacts import Decision
 from reef.errors import BadRequest, Conflict
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from reef.cli.agent_options import AgentArgument, FeedbackOption, ScenarioOption, agent_command, installed_view
 from reef.cli.common import JsonOption, YesOption, ago, confirm, counted, cut, out, print_json, say, table
+from reef.cli.complete import complete_releases
 from reef.errors import BadRequest, NotFound, ReefError
 
 if TYPE_CHECKING:
@@ -119,18 +120,22 @@ def versions(agent: AgentArgument, scenario: ScenarioOption = None, as_json: Jso
 
 def rollback(
     agent: AgentArgument,
-    to: Annotated[str | None, typer.Argument(help="Release to go back to; default: the parent.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Argument(help="Release to go back to; default: the parent.", autocompletion=complete_releases),
+    ] = None,
     scenario: ScenarioOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Serve an earlier harness again, for everybody who uses it, and take it up here. Example: reef harness rollback pi r2"""
     from reef.cli import served
+    from reef.cli.releases import restorable
 
     one, place = served.adapter(agent), served.chosen(served.agents_dir(), agent, scenario)
     client, binding = served.reach(place)
     with client:
-        confirm(f"serve {to or 'the parent release'} of {place.scenario} again?", yes)
+        confirm(f"serve {restorable(client, place.scenario, to)} of {place.scenario} again?", yes)
         made = client.act(place.scenario, "rollback", {"to": to} if to else {})
         done = served.bring(place, one, client, binding)
     if as_json:

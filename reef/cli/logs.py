@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from reef.cli.common import HomeOption, out, since_of
+from reef.cli.common import HomeOption, LinesOption, out, since_of
 from reef.cli.place import home_of
 from reef.errors import BadRequest, NotFound
 
@@ -37,7 +37,7 @@ def logs(
         str, typer.Option(help="Only this level and above: debug, info, warning, error, critical.")
     ] = "debug",
     since: Annotated[str | None, typer.Option(help="Only from then on: 10m, 2h, 3d, or 2026-01-31T08:00.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, as they are in the file.")] = False,
+    as_json: LinesOption = False,
 ) -> None:
     """The daemon's log, the newest lines, over all its files.
 

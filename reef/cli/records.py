@@ -16,6 +16,7 @@ from rich.text import Text
 from reef.cli.common import (
     HomeOption,
     JsonOption,
+    RecordArgument,
     ScenarioOption,
     ago,
     client_of,
@@ -23,18 +24,21 @@ from reef.cli.common import (
     goes_on,
     out,
     print_json,
+    read_stdin,
     say,
     scenario_of,
     table,
 )
+from reef.cli.complete import complete_records
+from reef.cli.exporting import export
 from reef.cli.place import home_of
+from reef.cli.tail import tail, what
 from reef.client import ReefClient, RemoteError, content_text
 from reef.errors import BadRequest, NotFound
 
 _LOOKED_UP, _MODELS = 20, 5
 _WAITS = "the report waits for it, and is refused when it has not come within reef.park_timeout_h"
 _KEPT = "the report is kept, and names it should it come"
-_USAGE = ("input_tokens", "output_tokens")
 
 TypeOption = Annotated[str | None, typer.Option(help="inference, report or training.")]
 StateOption = Annotated[str | None, typer.Option(help="complete, incomplete, parked, accepted, consumed, refused...")]
@@ -42,6 +46,8 @@ SessionOption = Annotated[str | None, typer.Option(help="Only this session.")]
 LimitOption = Annotated[int, typer.Option("-n", help="How many.", min=1, max=500)]
 
 records_app = typer.Typer(no_args_is_help=False, help="What has been recorded.")
+records_app.command("tail")(tail)
+records_app.command("export")(export)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -67,7 +73,7 @@ def call(
 
     Example: reef call "What is a reef?" && reef report --score 1
     """
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = read_stdin() if prompt == "-" else prompt
     messages = [{"role": "system", "content": system}] if system else []
     body: dict[str, Any] = {"messages": [*messages, {"role": "user", "content": text}]}
     for name, value in (("max_tokens", max_tokens), ("temperature", temperature)):
@@ -96,7 +102,9 @@ def call(
 
 
 def report(
-    references: Annotated[list[str] | None, typer.Argument(help="Receipts; default: the last reef call.")] = None,
+    references: Annotated[
+        list[str] | None, typer.Argument(help="Receipts; default: the last reef call.", autocompletion=complete_records)
+    ] = None,
     score: Annotated[float | None, typer.Option(help="How good it was, e.g. 0 to 1.")] = None,
     feedback: Annotated[str | None, typer.Option(help="What was good or bad, in words.")] = None,
     session: Annotated[str | None, typer.Option(help="Report on all calls of a session instead.")] = None,
@@ -168,14 +176,14 @@ def records_list(
     table(
         ("id", "age", "type", "state", "release", "what"),
         ((row["agent_record_id"], ago(row["created_at"]), row["request_type"], row["state"], row["release_id"] or "-",
-          _what(row)) for row in rows),
+          what(row)) for row in rows),
         empty=f"scenario {name} has no such records; make one: reef call \"hello\"",
     )  # fmt: skip
 
 
 @records_app.command("show")
 def records_show(
-    record_id: Annotated[str, typer.Argument(help="The record's id (a receipt or a report's id).")],
+    record_id: RecordArgument,
     home: HomeOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="The exact bytes of the request.")] = False,
     as_json: JsonOption = False,
@@ -305,18 +313,3 @@ def _last(home: Path) -> dict[str, Any]:
             "there is no earlier reef call to report on", hint="name a receipt: reef report ID --score 1"
         ) from None
     return found
-
-
-def _what(row: dict[str, Any]) -> str:
-    if row["reason"]:
-        return cut(f"{row['reason']['code']}: {row['reason']['message']}".rstrip(": "), 60)
-    if row["request_type"] == "report":
-        score = "" if row["score"] is None else f"score {row['score']:g} "
-        return cut(f"{score}-> {', '.join(row['references'])}", 60)
-    if row["request_type"] == "training":
-        return "a change asked for"
-    usage, meta = row.get("usage") or {}, row["meta"]
-    tokens = (
-        ", " + " + ".join(str(usage[key]) for key in _USAGE) + " tokens" if all(key in usage for key in _USAGE) else ""
-    )
-    return cut(f"{meta.get('model') or ''} {meta.get('duration_ms', 0):.0f} ms{tokens}", 60)

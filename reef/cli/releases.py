@@ -12,11 +12,11 @@ from rich.text import Text
 from reef.cli.common import (
     HomeOption,
     JsonOption,
+    ReleaseArgument,
     ScenarioOption,
     YesOption,
     ago,
     client_of,
-    complete_releases,
     confirm,
     cut,
     goes_on,
@@ -28,6 +28,7 @@ from reef.cli.common import (
     table,
     talk,
 )
+from reef.cli.complete import complete_releases
 from reef.cli.place import here
 from reef.client import ReefClient
 from reef.errors import Conflict
@@ -35,7 +36,7 @@ from reef.errors import Conflict
 _POLL_S = 0.5
 releases_app = typer.Typer(no_args_is_help=False, help="The chain of versions of a scenario.")
 
-ReleaseArgument = Annotated[str, typer.Argument(help="A release, e.g. r7.", autocompletion=complete_releases)]
+_DIFF = {"+": "green", "-": "red", "@": "cyan"}
 _SYMBOLS = {"serving": "●", "published": "○", "held": "◌", "rejected": "✗", "rolled_back": "↶"}
 
 
@@ -44,6 +45,8 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(releases_app, name="releases")
     for command in (rollback, promote, reject, pause, resume, step):
         app.command()(command)
+    for command in (rollback, promote, reject):
+        releases_app.command()(command)
 
 
 @releases_app.callback(invoke_without_command=True)
@@ -105,6 +108,33 @@ def releases_show(
         out.print(Text(here(f"  reef records show {record_id}"), "dim"))
 
 
+@releases_app.command("diff")
+def releases_diff(
+    release_id: ReleaseArgument,
+    to: Annotated[
+        str | None,
+        typer.Argument(help="Another release; default: the one it was made from.", autocompletion=complete_releases),
+    ] = None,
+    scenario: ScenarioOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What changed in a release since another one: entries of a harness, or what a manifest says of weights.
+
+    Examples: reef releases diff r3 | reef releases diff r3 r1
+    """
+    with client_of(home) as client:
+        found = client.diff(scenario_of(client, scenario), release_id, to)
+    if as_json:
+        print_json("diff", found)
+    elif found["diff"]:
+        for line in found["diff"].splitlines():
+            out.print(Text(line, _DIFF.get(line[:1], "")))
+    else:
+        before = found["from"]["release_id"] if found["from"] else "nothing"
+        say(f"no difference between {before} and {found['to']['release_id']}")
+
+
 def rollback(
     to: Annotated[
         str | None,
@@ -118,9 +148,7 @@ def rollback(
     """Serve an earlier release again, its weights exactly as they were. Example: reef rollback r3"""
     with client_of(home) as client:
         name = scenario_of(client, scenario)
-        if to is not None:
-            client.release(name, to)  # a name that is none is said before anything is asked
-        confirm(f"serve {to or 'the parent release'} of {name} again?", yes)
+        confirm(f"serve {restorable(client, name, to)} of {name} again?", yes)
         found = client.act(name, "rollback", {"to": to} if to else {})
     _acted(
         "rollback", found, as_json, f"{found['release_id']} restores {found['restored_from']} and is {found['state']}"
@@ -186,6 +214,22 @@ def step(
         )
     if made["outcome"] == "refused":
         raise typer.Exit(1)
+
+
+def restorable(client: ReefClient, name: str, to: str | None) -> str:
+    """The release that a rollback restores; what cannot be is said before anything is asked."""
+    if to is not None:
+        return str(client.release(name, to)["release_id"])
+    head = client.get(f"/reef/scenarios/{name}")["release_id"]
+    if head is None:
+        raise Conflict(f"scenario {name!r} has no releases", hint="its recipe updates nothing")
+    origin = client.release(name, head)
+    while origin["restored_from"] is not None:  # back from a rollback means further back
+        origin = client.release(name, origin["restored_from"])
+    if origin["parent"] is None:
+        said = f"{origin['release_id']} is the first release of {name}: there is none before it"
+        raise Conflict(said, hint="see the chain: reef releases")
+    return str(origin["parent"])
 
 
 def _waited(client: ReefClient, name: str, before: set[str]) -> dict[str, Any]:

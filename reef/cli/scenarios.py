@@ -12,7 +12,6 @@ from reef.cli.common import (
     JsonOption,
     ago,
     client_of,
-    complete_scenarios,
     goes_on,
     out,
     print_json,
@@ -20,6 +19,7 @@ from reef.cli.common import (
     size,
     table,
 )
+from reef.cli.complete import complete_scenarios
 from reef.cli.place import here
 from reef.client import path_part
 

@@ -1,4 +1,4 @@
-"""config, recipe, model, demo: help around the daemon."""
+"""recipe, model, demo: help around the daemon."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from typing import Annotated
 import typer
 
 from reef.cli.bar import bar
-from reef.cli.common import HomeOption, JsonOption, YesOption, confirm, print_json, say, table
-from reef.cli.pick import EMBEDDED_MODEL, models_folder, picked_config
-from reef.cli.place import home_of, place
+from reef.cli.common import JsonOption, YesOption, confirm, print_json, say, table
+from reef.cli.pick import EMBEDDED_MODEL, models_folder
+from reef.cli.place import place
 from reef.errors import ReefError
 
-config_app = typer.Typer(no_args_is_help=True, help="The configuration.")
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: what feedback becomes.")
 model_app = typer.Typer(no_args_is_help=True, help="The embedded model.")
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    app.add_typer(config_app, name="config")
     app.add_typer(recipe_app, name="recipe")
     app.add_typer(model_app, name="model")
     app.command()(demo)
@@ -81,41 +79,6 @@ def recipe_list(as_json: JsonOption = False) -> None:
         return
     table(
         ("recipe", "updates", "what it does"), ((row["kind"], row["surface"], row["summary"]) for row in rows), empty=""
-    )
-
-
-@config_app.command("show")
-def config_show(
-    path: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file.")] = None,
-    home: HomeOption = None,
-    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Every key with the value that reef up would use from here; secrets are masked.
-
-    A daemon that already runs keeps what it was started with.
-
-    Examples: reef config show --origin | reef config show -c serve.yaml --json
-    """
-    from reef.daemon.local import config_rows, unread_variables
-
-    loaded, picked = picked_config(path, home_of(home), {})
-    rows = config_rows(loaded)
-    for name in picked.overrides:
-        rows[name]["origin"] = "reef up"
-    for sentence in unread_variables(loaded) if not as_json else ():
-        say(f"warning: {sentence}", "yellow")
-    if as_json:
-        print_json("config", rows)
-        return
-    columns = ("key", "value", "origin") if origin else ("key", "value")
-    table(
-        columns,
-        (
-            (name, "-" if row["value"] in (None, "") else row["value"], row["origin"])[: len(columns)]
-            for name, row in rows.items()
-        ),
-        empty="",
     )
 
 

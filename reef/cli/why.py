@@ -20,6 +20,7 @@ from reef.cli.common import (
     print_json,
     scenario_of,
 )
+from reef.cli.complete import complete_what
 from reef.client import ReefClient
 
 _SHOWN = 10
@@ -31,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def why(
-    what: Annotated[str, typer.Argument(help="A release (r3), or a record's id.")],
+    what: Annotated[str, typer.Argument(help="A release (r3), or a record's id.", autocompletion=complete_what)],
     scenario: ScenarioOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,

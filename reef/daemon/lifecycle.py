@@ -6,6 +6,7 @@ The lock decides who lives, never a process number from a file. Called by ``reef
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
@@ -118,6 +119,7 @@ class _Server(uvicorn.Server):
         """A signal has come; what follows is done on the loop, because a signal may come while the bus's lock is held."""
         self._loop.call_soon_threadsafe(self._services.bus.close)
         self._loop.call_soon_threadsafe(self._services.scenarios.hurry)
+        _notify("STOPPING=1")
         super().handle_exit(sig, frame)
 
 
@@ -147,12 +149,22 @@ async def _serve(app: Any, services: Services, listening: socket.socket) -> int:
         gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
         _write_discovery(services.home, services, "ready")
         log.info("ready at %s", services.url)
+        _notify(f"READY=1\nSTATUS=ready at {services.url}")
     if services.failure is not None:
         server.should_exit = True
     await running
     if services.failure is not None:
         raise services.failure
     return 0
+
+
+def _notify(state: str) -> None:
+    """Tell systemd, where it started us as a unit of Type=notify."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
 
 
 def _listen(config: Config) -> socket.socket:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from reef.config import SECTIONS, Config, env_name
+from reef.config import SECTIONS, Config, Knob, env_name
 
 _SECRETS = ("reef.token", "reef.upstream_api_key")
 _SAID = ("REEF_HOME", "REEF_SCENARIO")
@@ -69,6 +69,38 @@ def config_rows(config: Config) -> dict[str, dict[str, Any]]:
     return config.shown(knobs)
 
 
+def key_rows() -> dict[str, dict[str, Any]]:
+    """Every key that can be set: of the service, and of each kind of recipe, with what is known of it."""
+    from reef.recipes import recipe_class_for, recipe_kinds
+
+    found: dict[str, dict[str, Any]] = {}
+    for section, table in SECTIONS.items():
+        for item in dataclasses.fields(table):
+            found[f"{section}.{item.name}"] = _key_row(item, env_name(section, item.name))
+    for kind in recipe_kinds():
+        for name, item in recipe_class_for(kind).knobs().items():
+            row = found.setdefault(f"reef.{name}", _key_row(item, item.metadata["reef"].env) | {"recipes": []})
+            if "recipes" in row:
+                row["recipes"].append(kind)
+    return found
+
+
+def _key_row(item: dataclasses.Field[Any], env: str | None) -> dict[str, Any]:
+    rule: Knob = item.metadata["reef"]
+    default = None if item.default in ("", None) else item.default
+    bounds = [f"{word} {bound:g}" for word, bound in
+              (("greater than", rule.gt), ("at least", rule.ge), ("at most", rule.le)) if bound is not None]  # fmt: skip
+    return {
+        "help": rule.help,
+        "type": str(item.type).removeprefix("<class '").removesuffix("'>"),
+        "default": str(default) if isinstance(default, Path) else default,
+        "env": env,
+        "choices": list(rule.choices),
+        "bounds": " and ".join(bounds) or None,
+        "secret": rule.secret,
+    }
+
+
 def settings_of(config: Config) -> dict[str, Any]:
     """Every key's value as another process may compare it: a secret as a hash."""
     values = {name: row["value"] for name, row in config_rows(config).items()}
@@ -105,6 +137,13 @@ def unread_variables(config: Config, environ: Mapping[str, str] = os.environ) ->
         near = difflib.get_close_matches(name, [*known, *_SAID], n=1)
         found.append(f"nothing reads {name}" + (f" (did you mean {near[0]}?)" if near else ""))
     return found
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The kinds that --recipe takes."""
+    from reef.recipes import recipe_kinds
+
+    return recipe_kinds()
 
 
 def recipes() -> list[dict[str, str]]:

@@ -207,13 +207,13 @@ def test_an_interrupted_command_says_so_in_one_line(tmp_path: Path, words: tuple
 
 def test_an_interrupt_at_a_question_is_no_answer(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    with provider(Script()) as upstream, daemon(tmp_path, reef_upstream_url=upstream.url) as one:
+    with provider(Script()) as upstream, daemon(tmp_path, reef_upstream_url=upstream.url, reef_recipe="harness") as one:
         with one.client("s") as client:
             client.post("/reef/scenarios", {"name": "s"})
-        command = [sys.executable, "-m", "reef.cli.main", "rollback", "-s", "s", "--home", str(tmp_path)]
+        command = [sys.executable, "-m", "reef.cli.main", "rollback", "r0", "-s", "s", "--home", str(tmp_path)]
         child = subprocess.Popen(command, stdin=theirs, stderr=subprocess.PIPE, cwd=ROOT, start_new_session=True)
         assert child.stderr is not None
-        asked = child.stderr.read(len("serve the parent"))
+        asked = child.stderr.read(len("serve r0 of s"))
         child.send_signal(signal.SIGINT)
         said = asked + child.stderr.read()
         child.stderr.close()
