@@ -34,7 +34,7 @@ def tui(
     Examples: reef tui | reef tui --demo | reef tui --read-only -s my-agent
     """
     check_name(scenario, "scenario")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # it draws on the last one
         raise BadRequest("the dashboard needs a terminal, and this is none", hint="for programs: reef status --json")
     from textual.theme import BUILTIN_THEMES
 

@@ -160,10 +160,6 @@ class ReefApp(App[None]):
         self.store.away = False
         self.store.hurry()
 
-    def on_resize(self) -> None:
-        """Lines of the frame are as wide as the terminal."""
-        self.call_after_refresh(self._resized)
-
     def tick(self) -> None:
         """What changes by itself: the age of the data, and figures of the last minute."""
         if not self._there or len(self.screen_stack) != 1:
@@ -212,7 +208,8 @@ class ReefApp(App[None]):
         """The frame is on the screen: what arrives while the app begins or ends finds none."""
         return bool(self.screen_stack) and bool(self._default.query(KeyLine)) and self.is_running
 
-    def _resized(self) -> None:
+    def resized(self) -> None:
+        """Lines of the frame are as wide as the terminal; the key line says when it has its new width."""
         if not self._there:
             return
         self._say_tabs()

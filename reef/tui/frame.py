@@ -111,6 +111,10 @@ class TabLine(Bar):
 class KeyLine(Bar):
     """The keys of the pane that has them; whole ones only, the palette and the help last."""
 
+    def on_resize(self) -> None:
+        """Say it in the new width, as all of the frame."""
+        self.call_later(cast("ReefApp", self.app).resized)
+
     def say(self, first: Sequence[str], *, alone: bool) -> None:
         """Show what can be pressed now: keys of the pane, then ``first``, then the others; or ``first`` alone."""
         app = cast("ReefApp", self.app)

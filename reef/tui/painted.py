@@ -28,7 +28,7 @@ class Painted(ScrollView, can_focus=True):
     """Base of panes; a subclass says what ``line`` is at a height and calls ``resized`` when their number changes."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"painted--{kind}" for kind in KINDS if kind}
-    BORDER_TITLE = ""
+    _titles = ("", "")
 
     @property
     def symbols(self) -> Symbols:
@@ -46,6 +46,9 @@ class Painted(ScrollView, can_focus=True):
 
     def titled(self, title: str, subtitle: str = "") -> None:
         """Set what stands in the frame, literally."""
+        if (title, subtitle) == self._titles:
+            return  # setting it paints the whole pane again
+        self._titles = (title, subtitle)
         self.border_title = Content(plain(title, self.symbols.plain)) if title else None
         self.border_subtitle = Content(plain(subtitle, self.symbols.plain)) if subtitle else None
 
@@ -81,14 +84,17 @@ class Painted(ScrollView, can_focus=True):
             if (cells := cell_len(shown)) > left:
                 shown, cells = set_cell_size(shown, left - len(self.symbols.cut)) + self.symbols.cut, left
             plain_kind = not kind or stale or base == "cursor"
-            segments.append(Segment(shown, ground if plain_kind else ground + self._style(kind, partial=True)))
+            segments.append(Segment(shown, ground if plain_kind else ground + _ink(self._style(kind))))
             left -= cells
         return Strip(segments).adjust_cell_length(width, ground)
 
-    def _style(self, kind: str, partial: bool = False) -> Style:
-        if not kind:
-            return self.rich_style
-        return self.get_component_rich_style(f"painted--{kind}", partial=partial)
+    def _style(self, kind: str) -> Style:
+        return self.get_component_rich_style(f"painted--{kind}") if kind else self.rich_style
+
+
+def _ink(style: Style) -> Style:
+    """What a kind changes of the line it stands in: not its ground."""
+    return Style(color=style.color, bold=style.bold or None, reverse=style.reverse or None)
 
 
 class Lines(Painted):
