@@ -224,8 +224,7 @@ class ReefApp(App[None]):
 
     def _say_keys(self) -> None:
         if self._there and len(self.screen_stack) == 1:
-            nothing = self._default.has_class("-down")
-            self.query_one(KeyLine).say(_DOWN_KEYS if nothing else self.tab.FIRST, alone=nothing)
+            self.query_one(KeyLine).say(_DOWN_KEYS if self.stale else self.tab.FIRST, alone=self.stale)
 
     def shown_key(self, binding: Binding) -> str:
         """A key as it is named on the screen."""

@@ -104,6 +104,7 @@ async def test_a_daemon_that_is_gone_and_comes_back_is_found(tmp_path: Path) -> 
             await asyncio.to_thread(one.stop)
             shown = await shows(pilot, lambda shown: "down" in shown)
             assert "kept" in shown.split("Live tail")[0].split("Scenarios")[1], "what was known is shown on"
+            await shows(pilot, lambda shown: "u other address" in shown.splitlines()[-1])
             await asyncio.to_thread(one.start)
             await shows(pilot, lambda shown: " serving " in shown.splitlines()[0])
             with one.client("fresh") as client:
