@@ -51,6 +51,7 @@ SECTIONS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "Agents": (
         ("harness", "harness", "Agents that run on a harness which Reef serves."),
         ("agent", "harness", "Run an installed agent, as reef-AGENT does."),
+        ("mcp", "mcp", "Serve Reef's tools to a coding agent over MCP."),
         ("wrap", "wrap", "Let your own copy of an agent make its calls through Reef."),
         ("unwrap", "wrap", "Take out what reef wrap put in."),
     ),

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = dict(everything())
 LEAVES = {path: one for path, one in COMMANDS.items() if not hasattr(one, "list_commands")}
 NO_JSON = {
+    "mcp": "speaks MCP",
     "serve": "runs until it is stopped, and logs",
     "agent": "is the agent, and all its words are its own",
     "tui": "is a screen to look at; what it shows is in reef status and the lists",
