@@ -126,6 +126,7 @@ class Training:
     )
     max_kl: float = knob(1.0, "refuse a candidate further than this from its parent (nats per token)", gt=0)
     global_batch_size: int | None = knob(None, "must equal reef.batch_size when set", gt=0)
+    slime_flags: str | None = knob(None, "flags that the Slime driver is started with; they must fit the recipe's loss")
     ray_port: int = knob(6379, "port of the Ray head (slime)", gt=0, le=65535)
     sglang_port: int = knob(30000, "port of the SGLang router (slime)", gt=0, le=65535)
 

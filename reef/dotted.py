@@ -6,6 +6,9 @@ Knows nothing of what it finds; the caller checks that. Used for recipes, prepar
 from __future__ import annotations
 
 import importlib
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 from reef.errors import BadConfig, ReefError
@@ -29,3 +32,16 @@ def imported(path: str, what: str, field: str | None = None) -> Any:
     if not hasattr(found, name):
         raise BadConfig(f"{what} {path!r}: module {module} has no {name!r}", field=field)
     return getattr(found, name)
+
+
+def reachable_from(path: str, folder: Path) -> None:
+    """Let ``path`` be imported when its package lies in ``folder`` or holds it: a recipe needs no PYTHONPATH beside its YAML.
+
+    What can be imported otherwise keeps its place: the folder is looked through last.
+    """
+    base, top = folder.absolute(), re.split("[.:]", path)[0]
+    while (base / "__init__.py").is_file():
+        base = base.parent
+    there = (base / top / "__init__.py").is_file() or (base / f"{top}.py").is_file()
+    if ":" in path and there and str(base) not in sys.path:
+        sys.path.append(str(base))

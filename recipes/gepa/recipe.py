@@ -28,6 +28,7 @@ class GEPARecipe(EvolvingRecipe):
     summary: ClassVar[str] = (
         "rewrites one entry at a time after what it did, from an archive of what is best at some task"
     )
+    stateful: ClassVar[bool] = True
     backend: ClassVar[type[LocalTrainingBackend]] = GEPABackend
     prepare_step: ClassVar[Prepare] = staticmethod(prepare_gepa_step)
 

@@ -46,7 +46,7 @@ SECTIONS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("pause", "releases", "Stop training a scenario; calls go on being answered."),
         ("resume", "releases", "Go on training a scenario."),
         ("gate", "gate", "How candidates are judged, what that costs, and how sure it is."),
-        ("recipe", "tools", "Recipes: what feedback becomes."),
+        ("recipe", "recipes", "Recipes: what feedback becomes."),
     ),
     "Agents": (
         ("harness", "harness", "Agents that run on a harness which Reef serves."),

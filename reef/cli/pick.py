@@ -41,7 +41,7 @@ def pick(config: Config) -> Pick:
             hint="export REEF_UPSTREAM_URL=..., for example https://api.openai.com, and REEF_UPSTREAM_API_KEY",
             field="reef.upstream_url",
         )
-    found = _ollama()
+    found = None if service.recipe and _trains_weights(config) else _ollama()
     if found is not None:
         overrides = {"reef.upstream_url": f"{OLLAMA}/v1", "reef.upstream_model": found}
         return Pick(overrides, f"answering with Ollama ({found}); change it with --upstream-url or --model-path")
@@ -58,6 +58,13 @@ def picked_config(path: Path | None, home: Path, overrides: Mapping[str, str]) -
     """What ``reef up`` starts with, and what of it nobody has set."""
     picked = pick(load(path, overrides=overrides, home=home))
     return load(path, overrides={**picked.overrides, **overrides}, home=home), picked
+
+
+def _trains_weights(config: Config) -> bool:
+    """True where only the embedded model can be trained."""
+    from reef.daemon.local import updates
+
+    return updates(config) == "weights"
 
 
 def _ollama() -> str | None:

@@ -108,6 +108,7 @@ def report(
     score: Annotated[float | None, typer.Option(help="How good it was, e.g. 0 to 1.")] = None,
     feedback: Annotated[str | None, typer.Option(help="What was good or bad, in words.")] = None,
     session: Annotated[str | None, typer.Option(help="Report on all calls of a session instead.")] = None,
+    metadata: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that the recipe reads, e.g. group=1.")] = None,
     scenario: ScenarioOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -117,13 +118,16 @@ def report(
     Examples: reef report --score 1 | reef report 01m8... --score 0 --feedback "missed the empty case"
     """
     named = list(references or ())
+    if odd := [pair for pair in metadata or () if not pair.partition("=")[0] or "=" not in pair]:
+        raise BadRequest(f"--metadata {odd[0]}: it must be KEY=VALUE", hint="for example --metadata group=round-1")
+    more = dict(pair.split("=", 1) for pair in metadata or ())
     if feedback is not None and not feedback.strip():
         raise BadRequest("--feedback is empty", hint="say it in words, or leave --feedback out", field="feedback")
     if not named and session is None:
         last = _last(home_of(home))
         named, scenario = [last["receipt"]], scenario or last.get("scenario")
     with client_of(home, scenario) as client:
-        found = client.report(score=score, feedback=feedback, references=named, session=session)
+        found = client.report(score=score, feedback=feedback, references=named, session=session, metadata=more or None)
         unknown = _unknown(client, found["references"][:_LOOKED_UP])
     if as_json:
         print_json("report", {**found, "unknown_references": unknown})

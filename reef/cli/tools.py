@@ -1,4 +1,4 @@
-"""recipe, model, demo: help around the daemon."""
+"""model, demo: help around the daemon."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from reef.cli.pick import EMBEDDED_MODEL, models_folder
 from reef.cli.place import place
 from reef.errors import ReefError
 
-recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: what feedback becomes.")
 model_app = typer.Typer(no_args_is_help=True, help="The embedded model.")
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    app.add_typer(recipe_app, name="recipe")
     app.add_typer(model_app, name="model")
     app.command()(demo)
 
@@ -66,20 +64,6 @@ def model_pull(yes: YesOption = False, as_json: JsonOption = False) -> None:
         print_json("model", {"path": str(folder)})
     else:
         say(f"{EMBEDDED_MODEL} is at {folder}")
-
-
-@recipe_app.command("list")
-def recipe_list(as_json: JsonOption = False) -> None:
-    """The kinds of recipe that --recipe takes. Example: reef recipe list"""
-    from reef.daemon.local import recipes
-
-    rows = recipes()
-    if as_json:
-        print_json("recipes", rows)
-        return
-    table(
-        ("recipe", "updates", "what it does"), ((row["kind"], row["surface"], row["summary"]) for row in rows), empty=""
-    )
 
 
 def fetch_embedded(yes: bool) -> Path:

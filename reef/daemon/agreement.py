@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 from reef.config import Config
 from reef.errors import BadConfig
 from reef.recipes import Recipe
+from reef.recipes.registry import family_of
+from reef.train.slime_runtime.agreement import disagreement
 
 
 def check_agreement(config: Config, recipe: Recipe) -> None:
     """The places that name the same thing must agree, or the boot stops with the pair named."""
+    if recipe.build_surface().kind == "weights":
+        family = str(getattr(recipe, "loss_family", ""))
+        if (found := disagreement(family, os.environ, config.training.slime_flags, family_of)) is not None:
+            raise found
     batch, declared = getattr(recipe, "batch_size", None), config.training.global_batch_size
     if batch is not None and declared is not None and batch != declared:
         raise BadConfig(

@@ -30,7 +30,7 @@ from reef.events import Bus
 from reef.inference.assembly import assemble, unpack
 from reef.inference.base import ROUTES, InferenceBackend
 from reef.inference.translation import TranslatingBackend, dialects_of
-from reef.recipes import recipe_class_for
+from reef.recipes.registry import recipe_of
 from reef.records import RecordStore
 from reef.releases import ReleaseChain
 from reef.runtime.serving import ServingTable
@@ -61,7 +61,7 @@ routes = [
 def build_app(config: Config, token: str) -> Starlette:
     """The whole daemon as an ASGI app; nothing is started yet. Raises BadConfig before anything is written."""
     hosts = _hosts(config)
-    recipe_class = recipe_class_for(config.service.recipe or "record")
+    recipe_class = recipe_of(config)
     bus = Bus()
     serving = ServingTable()
     engine = _runtime(config, bus, serving)

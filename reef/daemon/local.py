@@ -1,4 +1,4 @@
-"""What the CLI needs from this machine without a daemon: recipe kinds, the torch version, fetching the model."""
+"""What the CLI needs from this machine without a daemon: what a configuration means, the torch version, fetching the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ _AGENTS = frozenset(
 )
 """What a run of an agent is told: its own commands see them too."""
 _OTHER_VARIABLES = _AGENTS | frozenset(
-    {*_SAID, "REEF_NPM_CACHE", "REEF_SEED", "REEF_ENGINE_KEY", "REEF_TRACE", "REEF_FAILPOINT", "REEF_SOAK"}
+    {
+        *_SAID,
+        "REEF_TRAINING_LOSS",
+        "REEF_TRAINING_RECIPE",
+        "REEF_NPM_CACHE",
+        "REEF_SEED",
+        "REEF_ENGINE_KEY",
+        "REEF_TRACE",
+        "REEF_FAILPOINT",
+        "REEF_SOAK",
+    }
 )
 """Read in other places than the configuration: by commands, by children, by whoever looks for faults."""
 
@@ -43,23 +53,23 @@ def proxy_of(url: str) -> str | None:
 
 def check_recipe(config: Config) -> None:
     """Raise BadConfig when the recipe does not exist, or a key is neither the service's nor the recipe's."""
-    from reef.recipes import recipe_class_for
+    from reef.recipes.registry import recipe_of
 
-    recipe_class_for(config.service.recipe or "record").service_config(config.recipe_settings)
+    recipe_of(config).service_config(config.recipe_settings)
 
 
 def try_recipe(config: Config) -> None:
     """Raise BadConfig when the recipe cannot be made of its settings; imports what they name."""
-    from reef.recipes import recipe_class_for
+    from reef.recipes.registry import recipe_of
 
-    recipe_class_for(config.service.recipe or "record").from_environment(None, config.recipe_settings)
+    recipe_of(config).from_environment(None, config.recipe_settings)
 
 
 def config_rows(config: Config) -> dict[str, dict[str, Any]]:
     """Every key of the service and of its recipe with value and origin; raises as ``check_recipe``."""
-    from reef.recipes import recipe_class_for
+    from reef.recipes.registry import recipe_of
 
-    recipe = recipe_class_for(config.service.recipe or "record")
+    recipe = recipe_of(config)
     given = recipe.service_config(config.recipe_settings)
     knobs: dict[str, Any] = {}
     for name, item in recipe.knobs().items():
@@ -125,11 +135,11 @@ def differing(config: Config, running: Mapping[str, Any], port: int) -> list[str
 
 def unread_variables(config: Config, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Sentences about REEF_* variables that nothing reads, each with the nearest name."""
-    from reef.recipes import recipe_class_for, recipe_kinds
+    from reef.recipes.registry import recipe_class_for, recipe_kinds, recipe_of
 
     known = {env_name(section, item.name) for section, table in SECTIONS.items() for item in dataclasses.fields(table)}
-    for kind in {*recipe_kinds(), config.service.recipe or "record"}:
-        known |= {item.metadata["reef"].env for item in recipe_class_for(kind).knobs().values()} - {None}
+    for cls in {*map(recipe_class_for, recipe_kinds()), recipe_of(config)}:
+        known |= {item.metadata["reef"].env for item in cls.knobs().values()} - {None}
     if config.source is not None:
         known |= set(re.findall(r"\$\{(REEF_\w+)\}", config.source.read_text(encoding="utf-8")))
     found = []
@@ -146,16 +156,12 @@ def recipe_names() -> tuple[str, ...]:
     return recipe_kinds()
 
 
-def recipes() -> list[dict[str, str]]:
-    """The registered kinds with what they update."""
-    from reef.recipes import recipe_class_for, recipe_kinds
+def updates(config: Config) -> str:
+    """What the configuration's recipe updates: weights, harness or nothing; raises as ``check_recipe``."""
+    from reef.authoring.facts import facts
+    from reef.recipes.registry import recipe_of
 
-    rows = []
-    for kind in recipe_kinds():
-        cls = recipe_class_for(kind)
-        surface = cls.build_surface(cls.__new__(cls)).kind  # without settings, which some cannot be made without
-        rows.append({"kind": kind, "surface": surface, "summary": cls.summary})
-    return rows
+    return str(facts(recipe_of(config))["surface"])
 
 
 def pull_model(folder: Path, progress: Callable[[str, int, int | None], None]) -> None:

@@ -22,7 +22,7 @@ class EvolveSettings:
     max_steps: int
     max_calls: int
     max_minutes: float
-    max_tokens: int
+    max_step_tokens: int
     max_cost: float
     price_in: float
     price_out: float
@@ -35,7 +35,7 @@ class EvolveSettings:
         for name, used, limit in (
             ("max_calls", spent.calls, self.max_calls),
             ("max_minutes", seconds / 60, self.max_minutes),
-            ("max_tokens", spent.tokens_in + spent.tokens_out, self.max_tokens),
+            ("max_step_tokens", spent.tokens_in + spent.tokens_out, self.max_step_tokens),
             ("max_cost", cost, self.max_cost),
         ):
             if limit and used >= limit:

@@ -41,6 +41,12 @@ class Recipe:
     """What a report must hold, or None when the recipe takes no reports."""
     summary: ClassVar[str] = ""
     """One line for ``reef recipe list``."""
+    work: ClassVar[str] = "stream"
+    """How work arrives: ``stream`` of tasks, ``chat`` session, or ``research`` (a problem is worked on in many rollouts)."""
+    stateful: ClassVar[bool] = False
+    """True: algorithm state is carried from step to step (beside a count of them)."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """What must be there beside calls, in a word each: tasks, teacher, gpu. Scores and a judge need not be said."""
     takes_requests: ClassVar[bool] = False
     """True: a change can be asked for in words, or handed in."""
     implemented: ClassVar[bool] = True
@@ -62,6 +68,15 @@ class Recipe:
     def build_surface(self) -> Surface:
         """What this recipe updates."""
         return Surface("nothing")
+
+    @classmethod
+    def example_report(cls, number: int) -> Mapping[str, Any]:
+        """What the ``number``-th report may hold beside its references; ``reef recipe check`` and ``bench`` send such ones.
+
+        Override it where the processor reads more of a report than score, feedback and ``metadata.group``.
+        """
+        feedback = ("too long", "just right", "")[number % 3]
+        return {"score": (1.0, 0.0, 0.5)[number % 3], "feedback": feedback, "metadata": {"group": f"g{number // 2}"}}
 
     @classmethod
     def knobs(cls) -> dict[str, dataclasses.Field[Any]]:
@@ -120,6 +135,7 @@ class WeightTrainingRecipe(Recipe):
     loss_family: ClassVar[str] = ""
     processor: ClassVar[type[DataProcessor]]
     report_schema: ClassVar[ReportSchema | None] = ReportSchema(score="required")
+    needs: ClassVar[tuple[str, ...]] = ("model to train",)
 
     def __post_init__(self) -> None:
         """Check that preparer, family, processor and runtime fit together."""

@@ -24,6 +24,7 @@ from reef.recipes.harness import HarnessRecipe
 from reef.recipes.registry import register_kind
 from reef.records import RecordStore
 from reef.train.loop import Prepare, Trainer
+from reef.train.processors.base import DataProcessor
 
 _GATE = GateSettings()
 
@@ -58,7 +59,7 @@ class EvolvingRecipe(HarnessRecipe):
     max_steps: int = knob(0, "most steps of a scenario, 0 for no limit", ge=0)
     max_calls: int = knob(0, "most model calls of a step, 0 for no limit", ge=0)
     max_minutes: float = knob(0.0, "most minutes of a step, 0 for no limit", ge=0)
-    max_tokens: int = knob(0, "most tokens of a step, 0 for no limit", ge=0)
+    max_step_tokens: int = knob(0, "most tokens of a step, 0 for no limit", ge=0)
     max_cost: float = knob(0.0, "most a step may cost at the prices below, 0 for no limit", ge=0)
     price_in: float = knob(0.0, "price of a million prompt tokens", ge=0)
     price_out: float = knob(0.0, "price of a million answer tokens", ge=0)
@@ -66,6 +67,9 @@ class EvolvingRecipe(HarnessRecipe):
     grow_tasks: int = knob(0, "most drafts of tasks that are kept of what failed runs were asked, 0 for none", ge=0)
     model: str | None = knob(None, "model of proposals and episodes; none: the deployment's")
     takes_requests: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("reports", "tasks")
+    processor: ClassVar[type[DataProcessor]] = EvolveProcessor
+    """What makes batches of failed runs (EvolveBatch)."""
     backend: ClassVar[type[LocalTrainingBackend]] = LocalTrainingBackend
     prepare_step: ClassVar[Prepare] = staticmethod(prepare_evolve_step)
 
@@ -113,8 +117,8 @@ class EvolvingRecipe(HarnessRecipe):
             scenario,
             records,
             runtime=backend,
-            processor=EvolveProcessor,
-            config={name: getattr(self, name) for name in ("batch_size", "fail_below", "learn_from")},
+            processor=self.processor,
+            config={name: getattr(self, name) for name in self.knobs()},
             prepare=self.prepare_step,
             gate=_compared,
             recipe=self.name,

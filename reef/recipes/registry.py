@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TypeVar
 
 from reef import cookbook
-from reef.dotted import imported
+from reef.config import Config
+from reef.dotted import imported, reachable_from
 from reef.errors import BadConfig
 from reef.recipes.base import Recipe
 
@@ -37,6 +39,24 @@ def recipe_kinds() -> tuple[str, ...]:
     return tuple(sorted({*_KINDS, *cookbook.kinds()}))
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A recipe that can be named: ``origin`` is bundled, cookbook or the distribution that brings it; ``path`` its class."""
+
+    kind: str
+    origin: str
+    path: str
+
+
+def recipe_sources() -> list[Source]:
+    """Every recipe that has a name, sorted; nothing of the cookbook's or a stranger's is imported."""
+    found = [Source(kind, "bundled", f"{cls.__module__}:{cls.__name__}") for kind, cls in _KINDS.items()]
+    found += [Source(kind, "cookbook", f"reef.cookbook.{kind}.recipe:RECIPE") for kind in cookbook.kinds()]
+    for entry in entry_points(group="reef.recipes"):
+        found.append(Source(entry.name, entry.dist.name if entry.dist else "entry point", entry.value))
+    return sorted(found, key=lambda one: one.kind)
+
+
 def recipe_class_for(kind: str) -> type[Recipe]:
     """The class for a registered kind, one of the cookbook, an entry point of ``reef.recipes``, or ``package.module:Class``.
 
@@ -58,6 +78,19 @@ def recipe_class_for(kind: str) -> type[Recipe]:
         hint=f"{guess}known: {', '.join(recipe_kinds())}, or package.module:Class",
         field="recipe",
     )
+
+
+def recipe_of(config: Config) -> type[Recipe]:
+    """The class that a configuration names; one that lies beside the file is found without PYTHONPATH."""
+    kind = config.service.recipe or "record"
+    if config.source is not None:
+        reachable_from(kind, config.source.parent)
+    return recipe_class_for(kind)
+
+
+def family_of(kind: str) -> str:
+    """The loss family of a recipe kind, empty for none; raises as ``recipe_class_for``."""
+    return str(getattr(recipe_class_for(kind), "loss_family", ""))
 
 
 def _checked(kind: str, found: object) -> type[Recipe]:

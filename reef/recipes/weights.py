@@ -67,6 +67,7 @@ class PGRecipe(WeightTrainingRecipe):
     )  # fmt: skip
     name: str = "pg"
     summary: ClassVar[str] = "policy gradient, the score is the advantage"
+    stateful: ClassVar[bool] = True
     step_preparer: ClassVar[str] = "pg"
     loss_family: ClassVar[str] = "pg"
     processor: ClassVar[type[DataProcessor]] = ScoredProcessor

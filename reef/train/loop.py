@@ -100,7 +100,7 @@ class Trainer:
         self.lock = threading.RLock()
         self.wants_inferences = not processor.reports_only
         """True when a finished inference may change something (so that the loop is woken for it)."""
-        self._prepare = prepare or partial(prepare_slime_step, step_preparer=preparer_for(step_preparer))
+        self.prepare = prepare or partial(prepare_slime_step, step_preparer=preparer_for(step_preparer))
         self._head = self.chain.head(scenario)
         self._state: Mapping[str, Any] = row.algorithm_state
         self._reserved: str | None = None
@@ -192,7 +192,7 @@ class Trainer:
             head = self._head
             assert head is not None, "create() made r0"
             try:
-                prepared = self._prepare(batch, state=self._state)
+                prepared = self.prepare(batch, state=self._state)
             except BadRequest as error:  # the preparer said what no step can be made of: the batch must not come again
                 name = f"bad-signal:{self.scenario}:{batch.batch_id}:{head.release_id}"
                 bad = StepCommit(name, self.scenario, batch.batch_id, "skip", self._state, self._used)

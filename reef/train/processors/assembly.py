@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reef.core.records_types import AgentRecord
@@ -25,13 +25,17 @@ class SampleAssembly:
 
     def build(self, view: ReportView, score: float) -> PolicySample | None:
         """One sample, or None with the reason noted on ``view`` (code and sentence)."""
-        records = view.inferences if self.multi_call == "join" else view.inferences[-1:]
         try:
-            blocks = [_block(record) for record in records]
-            tokens, mask, log_probs = _joined(blocks)
+            return self.sample(view.inferences, score)
         except RowError as error:
             view.note(str(error))
             return None
+
+    def sample(self, calls: Sequence[AgentRecord], score: float) -> PolicySample:
+        """One sample of ordered calls, where no report names them; raises RowError with the reason (code and sentence)."""
+        records = calls if self.multi_call == "join" else calls[-1:]
+        blocks = [_block(record) for record in records]
+        tokens, mask, log_probs = _joined(blocks)
         first = records[0]
         versions = [span.get("version") for block in blocks for span in block.get("versions") or ()]
         return PolicySample(

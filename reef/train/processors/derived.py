@@ -100,8 +100,11 @@ class DerivedProcessor(DataProcessor):
     # -- the four verbs
 
     def track(self, record: AgentRecord) -> bool:
-        """Hold a record for a later item; False when it is already held."""
-        return self._tracked.setdefault(record.agent_record_id, record) is record
+        """Hold a record for a later item; False when it is already held, or has been retired or trained."""
+        if record.agent_record_id in self._tracked or record.agent_record_id in self._releasable:
+            return False
+        self._tracked[record.agent_record_id] = record
+        return True
 
     def dispatch(self, item: Item) -> None:
         """Have ``item`` judged once; a verdict kept from before a restart is used instead of a new one."""
@@ -200,8 +203,8 @@ class DerivedProcessor(DataProcessor):
             self.retire(record_id, reason)
 
     def retention_decision(self) -> RetentionDecision:
-        """Everything retired or trained that is not tracked again."""
-        return RetentionDecision(frozenset(self._releasable - self._tracked.keys()))
+        """Everything retired or trained."""
+        return RetentionDecision(frozenset(self._releasable))
 
     def drain_judged(self) -> list[Judged]:
         """Judgments since the last call."""

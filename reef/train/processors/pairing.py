@@ -181,8 +181,12 @@ class PairingProcessor(DataProcessor):
         self._pool.partial = True
 
     def recall(self, record: AgentRecord) -> None:
-        """Judge a report that is already final, for the judge's memory only; the answer changes nothing."""
+        """Judge a report that is already final, for the judge's memory only; what it owned stays taken."""
         if record.request_type is RequestType.REPORT:
+            if (record.reason or "").startswith("source_taken"):  # it was never judged, and owns nothing
+                return
+            if self.exclusive_sources:
+                self._releasable |= dict.fromkeys(record.references)
             self.judge(ReportView(record, self._resolve(record.references, {})))
 
     def build_batch(self) -> TrainingBatch:

@@ -5,6 +5,7 @@ Knows nothing of reports or judging.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -160,7 +161,8 @@ class UnitPool:
                     break
             self._prefer = frozenset()
             self.reserved = Reservation(make_batch(taken, self._number), tuple(taken))
-            self._units = [unit for unit in self._units if unit not in taken]
+            gone = set(map(id, taken))  # comparing units would compare their values
+            self._units = [unit for unit in self._units if id(unit) not in gone]
             self.partial = False
         return self.reserved
 
@@ -179,11 +181,12 @@ class UnitPool:
         return done
 
     def _insert(self, unit: Unit) -> None:
-        self._units.append(unit)
-        self._units.sort(key=lambda one: one.order)
+        insort(self._units, unit, key=lambda one: one.order)
 
     def _preferred(self) -> list[Unit]:
         """The units of the batch that was reserved before a restart, once all of them are here again."""
+        if not self._prefer:
+            return []
         chosen = [unit for unit in self._units if {one.owner_id for one in unit.candidates} <= self._prefer]
         back = {one.owner_id for unit in chosen for one in unit.candidates}
         return chosen if back == self._prefer else []
