@@ -249,8 +249,15 @@ class AsyncReefClient:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST a JSON document."""
+        return await self._written("POST", path, body)
+
+    async def change_knobs(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """Change numbers of the recipe from the next batch on, until the daemon stops; None takes a change back."""
+        return await self._written("PATCH", "/reef/knobs", {"knobs": dict(knobs)})
+
+    async def _written(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         with _reaching(self.url):
-            found: dict[str, Any] = _checked(await self.http.post(path, json=dict(body))).json()
+            found: dict[str, Any] = _checked(await self.http.request(method, path, json=dict(body))).json()
         return found
 
     async def events(self, after: int | None = None) -> AsyncIterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ def add_to(app: typer.Typer) -> None:
 def mcp(home: HomeOption = None) -> None:
     """Serve Reef's tools to a coding agent over MCP: reading, and report and promote after a person has agreed.
 
-    The agent starts it; nothing is to be typed here. Examples: claude mcp add reef -- reef mcp | reef mcp --home .reef
+    The agent starts it; nothing is to be typed here. Examples: reef mcp --home .reef | claude mcp add reef -- reef mcp
     """
     if importlib.util.find_spec("mcp") is None:
         raise BadConfig("reef mcp needs the package mcp", hint="pip install 'reefd[mcp]'", code="no_mcp")

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from reef.core.artifacts import Release, artifact_path
 from reef.core.records_types import RecordState, RequestType
 from reef.core.reports import check_name
+from reef.daemon.logs import LEVELS
 from reef.daemon.redact import masked_text
 from reef.daemon.services import Services
 from reef.daemon.shapes import PAGE_LIMIT
@@ -348,6 +349,13 @@ async def _act(request: Request, change: Callable[[Scenarios, str], dict[str, An
     return json_response(await _off_loop(work), status)
 
 
+async def log_lines(request: Request) -> Response:
+    """The newest lines of the log, oldest first; ``after`` takes a line's number."""
+    level = _choice(request, "level", LEVELS) or "debug"
+    after, limit = _whole(request, "after", 0, 0, _SEQ_LIMIT), _limit(request)
+    return json_response({"lines": _services(request).log_lines.lines(after, limit, level)})
+
+
 async def events(request: Request) -> Response:
     """What happens, as server-sent events; ``Last-Event-ID`` or ``?after=`` resumes."""
     services = _services(request)
@@ -369,6 +377,7 @@ routes = [
     Route("/healthz", healthz),
     Route("/reef/status", status),
     Route("/reef/events", events),
+    Route("/reef/logs", log_lines),
     Route("/reef/scenarios", scenarios, methods=["GET"]),
     Route("/reef/scenarios", new_scenario, methods=["POST"]),
     Route(_SCENARIO, one_scenario),

@@ -61,9 +61,10 @@ def serve(config: Config, *, echo: bool) -> int:
         token = _token(config)
         address = keys_of_address(config.service.upstream_url or "")
         masked = [one for one in (token, config.service.upstream_api_key, *address) if one]
-        logs.start(home, config.service.log_level, echo=echo, secrets=masked)
+        recent = logs.start(home, config.service.log_level, echo=echo, secrets=masked)
         app = build_app(config, token)
         services: Services = app.state.services
+        services.log_lines = recent
         listening = _listen(config)
         services.url = _url(config, listening)
         try:

@@ -6,6 +6,7 @@ lifecycle, read by ``reef logs``.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import logging.handlers
@@ -13,11 +14,13 @@ import os
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 _FILE_BYTES, _FILES = 10 * 2**20, 3
 _SAME_PER_MINUTE, _ALL_PER_MINUTE = 20, 600
@@ -26,16 +29,24 @@ _NAMED_KINDS = 20
 _MESSAGE_CHARS, _TRACE_CHARS = 4000, 16_000
 _SHORTEST_SECRET = 8
 _BEARER = re.compile(r"(?i)(bearer +)\S+")
+_RECENT, _RECENT_BYTES = 1000, 256 * 2**10
+LEVELS = ("debug", "info", "warning", "error", "critical")
+_LINE_FIELDS = ("time", "level", "logger", "message")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def start(home: Path, level: str, *, echo: bool, secrets: Sequence[str]) -> None:
-    """Log to ``logs/reef.jsonl``, with ``echo`` also plain lines to stderr; ``secrets`` are never written."""
+def start(home: Path, level: str, *, echo: bool, secrets: Sequence[str]) -> Recent:
+    """Log to ``logs/reef.jsonl``, with ``echo`` also plain lines to stderr; ``secrets`` are never written.
+
+    Returns the newest lines, also those of earlier runs, for whoever asks over HTTP.
+    """
     folder = home / "logs"
     folder.mkdir(mode=0o700, exist_ok=True)
     file = LogFile(folder / "reef.jsonl")
     file.setFormatter(JsonLines(secrets))
-    targets: list[logging.Handler] = [file]
+    recent = Recent(folder / "reef.jsonl")
+    recent.setFormatter(JsonLines(secrets))
+    targets: list[logging.Handler] = [file, recent]
     if echo:
         console = logging.StreamHandler(sys.stderr)
         console.setFormatter(PlainLines(secrets))
@@ -44,6 +55,7 @@ def start(home: Path, level: str, *, echo: bool, secrets: Sequence[str]) -> None
     logging.getLogger("uvicorn").setLevel("WARNING")
     logging.getLogger("asyncio").setLevel("WARNING")
     logging.getLogger("httpx").setLevel("WARNING")  # an evolving step calls its own daemon
+    return recent
 
 
 class PlainLines(logging.Formatter):
@@ -106,6 +118,38 @@ class LogFile(logging.handlers.RotatingFileHandler, logging.handlers.WatchedFile
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """A log that cannot be written must neither stop the daemon nor fill another file."""
+
+
+class Recent(logging.Handler):
+    """The newest lines, numbered; those that ``file`` ends with come first."""
+
+    def __init__(self, file: Path | None = None, keep: int = _RECENT) -> None:
+        super().__init__()
+        self._numbers = itertools.count(1)
+        self._kept: deque[tuple[int, dict[str, Any]]] = deque(maxlen=keep)
+        if file is not None and file.is_file():
+            with file.open("rb") as opened:
+                opened.seek(max(0, file.stat().st_size - _RECENT_BYTES))
+                for line in opened.read().splitlines():
+                    self._keep(line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one line."""
+        self._keep(self.format(record))
+
+    def _keep(self, line: str | bytes) -> None:
+        try:
+            found = json.loads(line)
+        except ValueError:  # half of one, or what somebody else wrote there
+            return
+        if isinstance(found, dict) and all(isinstance(found.get(name), str) for name in _LINE_FIELDS):
+            self._kept.append((next(self._numbers), found))
+
+    def lines(self, after: int, limit: int, level: str) -> list[dict[str, Any]]:
+        """Kept lines of ``level`` and above with a number over ``after``, oldest first, the newest ``limit`` of them."""
+        wanted = LEVELS[LEVELS.index(level) :]
+        kept = list(self._kept)  # one step of the interpreter: another thread may log meanwhile
+        return [{"number": at, **line} for at, line in kept if at > after and line["level"] in wanted][-limit:]
 
 
 def _private(path: str, flags: int) -> int:

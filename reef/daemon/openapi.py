@@ -15,6 +15,7 @@ from starlette.routing import Route
 from reef import __version__
 from reef.core.records_types import RecordState, RequestType
 from reef.core.reports import LIMITS
+from reef.daemon.logs import LEVELS
 from reef.daemon.shapes import (
     COUNT,
     IMPORT_LIMIT,
@@ -330,6 +331,25 @@ _PATHS: dict[str, Data] = {
     f"{_OF_SCENARIO}/resume": _act("Go on training.", None, ref("Scenario")),
     f"{_OF_SCENARIO}/step": _act("Make a step of what is complete.", None, fields(progress=OBJECT), 202),
 }  # fmt: skip
+_PATHS["/reef/logs"] = _get(
+    "The newest lines of the log, oldest first, also those of the runs before.",
+    fields(
+        lines=list_of(
+            fields(
+                {"fields": OBJECT, "exc": TEXT},
+                number=COUNT,
+                time=TEXT,
+                level=one_of(LEVELS),
+                logger=TEXT,
+                message=TEXT,
+            )
+        )
+    ),
+    _LIMIT,
+    _query("after", COUNT, "lines with a greater number"),
+    _query("level", one_of(LEVELS), "this level and above"),
+    errors=(400,),
+)
 _PATHS["/reef/knobs"] = {
     **_get("Every key of the deployment, and when a change of it applies.", ref("Knobs")),
     "patch": _post(

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from reef.config import Config
 from reef.core.histogram import Histogram
 from reef.core.records_types import Delivery, Finish
+from reef.daemon.logs import Recent
 from reef.daemon.redact import SHORTEST_KEY, as_keys, keys_of_address, masked_text, needles
 from reef.errors import ReefError, StoreFull, Unavailable
 from reef.events import Bus
@@ -60,6 +61,7 @@ class Services:
     last_store_error: str | None = None
     overhead: Histogram = field(default_factory=Histogram)
     background: set[asyncio.Future[Any]] = field(default_factory=set)
+    log_lines: Recent = field(default_factory=Recent)
     changing: threading.Lock = field(default_factory=threading.Lock)
     started_with: Config = field(init=False)
     max_body_bytes: int = field(init=False)

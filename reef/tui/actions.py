@@ -15,6 +15,8 @@ from reef.client import path_part
 from reef.errors import ReefError
 from reef.tui import chain
 from reef.tui.dialogs import Form, TypedConfirm, YesNo
+from reef.tui.source import Source
+from reef.tui.store import ALL
 from reef.tui.text import Line, number, one
 
 if TYPE_CHECKING:
@@ -47,9 +49,18 @@ async def send(
     app: ReefApp, path: str, body: Mapping[str, Any], twin: list[str], said: Callable[[Mapping[str, Any]], str]
 ) -> bool:
     """Make the call, keep it in the log, tell how it went; True when it was done."""
+    return await _done(app, lambda source: source.post(path, body), twin, said)
+
+
+async def _done(
+    app: ReefApp,
+    call: Callable[[Source], Awaitable[Mapping[str, Any]]],
+    twin: list[str],
+    said: Callable[[Mapping[str, Any]], str],
+) -> bool:
     command = shlex.join(twin)
     try:
-        answer = await app.store.source.post(path, body)
+        answer = await call(app.store.source)
     except ReefError as error:
         app.acted(Entry(app.clock(), command, f"{error.code}: {error.message} {error.hint}".strip(), False))
         app.tell(error)
@@ -186,6 +197,36 @@ async def report(app: ReefApp) -> None:
     await send(app, "/reef/report", kept, twin, lambda made: f"report {made['agent_record_id'][:8]} is {made['state']}")
 
 
+async def knob(app: ReefApp) -> None:
+    """Change the number under the cursor of the tab Recipe."""
+    if (row := app.selection().knob) is None:
+        app.say("choose a key in the tab Recipe first", "warning")
+        return
+    if row["applies"] == "restart":
+        app.say(f"{row['name']} is read at a start only: set it in the file of reef up -c", "warning")
+        return
+    fields = [("value", f"{row['name']}: {row['help']}", str(row["value"]))]
+    values = await app.push_screen_wait(Form(f"Change {row['name']} from the next batch on", fields, "Change"))
+    if values is not None:
+        await _change_knob(app, row["name"], values["value"])
+
+
+async def unknob(app: ReefApp) -> None:
+    """Go back to what the daemon was started with."""
+    row = app.selection().knob
+    if row is None or not str(row["origin"]).startswith("set by "):
+        app.say("nothing to take back: choose a key that was changed while the daemon runs", "warning")
+    else:
+        await _change_knob(app, row["name"], None)
+
+
+async def _change_knob(app: ReefApp, name: str, value: str | None) -> None:
+    twin = ["reef", "knob", "reset", name] if value is None else ["reef", "knob", "set", name, value]
+    told = "as it was started with" if value is None else f"{value}, until the daemon stops"
+    await _done(app, lambda source: source.change_knobs({name: value}), twin, lambda _: f"{name} is {told}")
+    app.tab.renew(app.store.snapshot, ALL)
+
+
 def _wrong(values: Mapping[str, str]) -> str | None:
     if not values["references"]:
         return "name at least one receipt: mark records with space, then press r"
@@ -204,5 +245,7 @@ ACTIONS = (
     Action("promote", "m", "promote", "reef promote RELEASE", promote),
     Action("reject", "x", "reject", "reef reject RELEASE", reject),
     Action("report", "r", "report", "reef report --score 1 RECEIPT", report),
+    Action("knob", "e", "change a knob", "reef knob set batch_size 16", knob),
+    Action("unknob", "u", "take it back", "reef knob reset batch_size", unknob),
 )
 """A new one is a line here: the key, the palette, the help, the read-only rule and the log follow from it."""

@@ -248,7 +248,9 @@ class ReefApp(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A read-only dashboard has no keys that change something; others need what they are about."""
         if action == "act":
-            return not (self.read_only and _ACTIONS[str(parameters[0])].changes)
+            name = str(parameters[0])
+            here = name not in ("knob", "unknob") or self.tab.TITLE == "Recipe"
+            return here and not (self.read_only and _ACTIONS[name].changes)
         if action == "start_daemon":
             return self.stale and self.home is not None and not self.read_only
         if action == "other_address":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from reef.errors import Conflict, NotFound
@@ -76,6 +77,10 @@ class Demo:
         match parts:
             case ["status"]:
                 return self._status()
+            case ["knobs"]:
+                return _KNOBS
+            case ["logs"]:
+                return {"lines": [line for line in _log(self._now) if line["number"] > int(query.get("after") or 0)]}
             case ["scenarios", name, "releases"]:
                 return {"releases": self._releases(name)[: int(query.get("limit") or 200)]}
             case ["scenarios", name, "releases", release_id]:
@@ -96,6 +101,10 @@ class Demo:
                 if found is not None:
                     return found
         raise NotFound(f"{path} is not in the demo data", hint="leave --demo away to see a daemon")
+
+    async def change_knobs(self, knobs: Mapping[str, Any]) -> Data:
+        """Nothing can be changed here."""
+        return await self.post("/reef/knobs", knobs)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Data:
         """Nothing can be changed here."""
@@ -247,6 +256,41 @@ class Demo:
         }  # fmt: skip
 
 
+def _log(now: float) -> list[Data]:
+    """What the daemon wrote, oldest first."""
+    said: tuple[tuple[int, str, str, Data], ...] = (
+        (8049, "info", "ready at http://127.0.0.1:8900", {}),
+        (2400, "info", "my-harness: a step ended: release r8, load failed", {}),
+        (1420, "warning", "the provider failed: no answer within 300 s", {"url": "http://127.0.0.1:11434/v1"}),
+        (1380, "warning", "the provider answers again", {}),
+        (640, "info", "my-harness: a step ended: release r10, 19 of 24 pairs won", {}),
+        (31, "error", "training of math-tutor waits: the disk is nearly full", {}),
+    )  # fmt: skip
+    return [
+        {
+            "number": number, "time": datetime.fromtimestamp(now - ago, UTC).isoformat(timespec="milliseconds"),
+            "level": level, "logger": "reef", "message": message, **({"fields": fields} if fields else {}),
+        }
+        for number, (ago, level, message, fields) in enumerate(said, 1)
+    ]  # fmt: skip
+
+
+_KNOBS: Data = {
+    "recipe": "EvolveRecipe", "file": "serve.yaml", "knobs": [
+        {"name": name, "value": value, "default": default, "origin": origin, "help": help, "applies": applies}
+        for name, value, default, origin, help, applies in (
+            ("reef.batch_size", 16, 1, "serve.yaml:6", "failed reports per step", "next_batch"),
+            ("reef.fail_below", 0.5, 0.5, "default", "a report with a score under this is a failed run", "next_batch"),
+            ("reef.gate_alpha", 0.1, 0.05, "set by cli", "share of published releases that may be no improvement", "next_batch"),
+            ("reef.gate_pairs", 32, 60, "serve.yaml:8", "most pairs of the test", "next_batch"),
+            ("reef.max_minutes", 0.0, 0.0, "default", "most minutes of a step, 0 for no limit", "next_batch"),
+            ("reef.adapter", "pi", "minimal", "serve.yaml:5", "agent of the episodes", "restart"),
+            ("reef.port", 8900, 8900, "default", "port to listen on", "restart"),
+            ("reef.tasks", "tasks", None, "env REEF_TASKS", "folder of tasks that proposals are compared on", "restart"),
+            ("reef.token", None, None, "default", "access token; one is made in the state directory when unset", "restart"),
+        )
+    ],
+}  # fmt: skip
 _DECISIONS = {"rejected": "reject", "held": "hold"}
 
 

@@ -29,6 +29,10 @@ class Source(Protocol):
         """POST a JSON document; raises ReefError."""
         ...
 
+    async def change_knobs(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """Change numbers of the recipe; raises ReefError."""
+        ...
+
     def events(self, after: int | None = None) -> AsyncIterator[dict[str, Any]]:
         """What happens, until the daemon ends; raises ReefError."""
         ...

@@ -225,3 +225,22 @@ def test_reef_logs_follows_over_a_rotation(home: Path) -> None:
         finally:
             child.terminate()
     assert [json.loads(line)["message"] for line in seen.read_text().splitlines()][1:] == ["fourth", "fifth"]
+
+
+def test_the_newest_lines_are_read_over_http_also_those_of_the_run_before(tmp_path: Path) -> None:
+    with daemon(tmp_path, reef_upstream_url="http://127.0.0.1:9") as one:
+        with one.client() as client:
+            first = client.get("/reef/logs")["lines"]
+            assert first[-1]["message"] == f"ready at {one.url}" and first[-1]["level"] == "info"
+            assert client.get("/reef/logs", after=first[-1]["number"])["lines"] == []
+            assert client.get("/reef/logs", level="warning")["lines"] == []
+        one.stop()
+        with (tmp_path / "logs" / "reef.jsonl").open("a", encoding="utf-8") as file:
+            file.write('half of a line\n[1]\n{"level": "info"}\n')
+        one.start()
+        with one.client() as client:
+            again = client.get("/reef/logs", limit=500)["lines"]
+            said = [line["message"] for line in again]
+            assert sum(text.startswith("ready at ") for text in said) == 2
+            assert [line["number"] for line in again] == list(range(1, len(again) + 1))
+            assert len(client.get("/reef/logs", limit=1)["lines"]) == 1

@@ -40,11 +40,16 @@ class Empty:
             return status
         if name in self.answers:
             return {name: self.answers[name]}
+        if path in ("/reef/knobs", "/reef/logs"):
+            return {"recipe": "RecordRecipe", "file": None, "knobs": [], "lines": self.answers.get("lines", [])}
         raise NotFound(f"{path} is not there")
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         self.sent.append((path, body))
         return {}
+
+    async def change_knobs(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        return await self.post("/reef/knobs", knobs)
 
     async def events(self, after: int | None = None) -> AsyncIterator[dict[str, Any]]:
         for event in self.told:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.tui.screens import SIZES, STATES, app_of, frame, live, same
 
-TABS = {"overview": "1", "releases": "2"}
+TABS = {"overview": "1", "releases": "2", "recipe": "6", "logs": "7"}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -36,7 +36,8 @@ async def test_ascii() -> None:
     for tab in TABS.values():
         shown = await frame(app_of(ascii_only=True), (140, 40), tab)
         assert shown.isascii()
-    same("ascii-releases", shown)
+        if tab == TABS["releases"]:
+            same("ascii-releases", shown)
 
 
 async def test_too_small_says_what_it_needs() -> None:

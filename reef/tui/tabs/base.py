@@ -5,6 +5,7 @@ A tab composes panes (class ``pane``), says in ``renew`` what they show, and wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -26,6 +27,7 @@ class Selection:
     release: str | None = None
     records: tuple[str, ...] = ()
     text: str = ""
+    knob: Mapping[str, Any] | None = None
 
 
 class Tab(Container):
