@@ -61,7 +61,10 @@ WHAT = {
 }
 
 USE = {
-    ("weights", "stream"): ('reef call "Say hello."', "reef report --score 1             # eight of these make a step"),
+    ("weights", "stream"): (
+        'reef call "Say hello."',
+        "reef report --score 1             # or 0; eight such pairs, not all with the same score, make a step",
+    ),
     ("weights", "chat"): (
         'reef call --session one "Say hello."',
         'reef call --session one "Thanks. And in French?"   # two calls of a session are judged; eight such pairs make a step',
@@ -73,7 +76,7 @@ USE = {
     ("harness", "stream"): (
         "reef harness install minimal",
         'reef-minimal -p "What is 2 and 2?"',
-        'reef-minimal report --score 0 --feedback "Answer with the number alone."   # a step begins: reef why r1',
+        'reef-minimal report --score 0 --feedback "Answer with the number alone."   # starts a step; then: reef why r1',
     ),
     ("harness", "chat"): (
         'reef call --session one "What is 2 and 2?"',

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from reef.authoring.rules import Fault
 from reef.authoring.samples import Event, order, sample, with_restarts, without_restarts
-from reef.authoring.stage import UNSAID, Fault, Stage
+from reef.authoring.stage import UNSAID, Stage
 from reef.authoring.subject import Subject, subject
 from reef.config import SECTIONS, Config, Service, env_name, parse_value
 from reef.config import Setting as Given

@@ -127,7 +127,6 @@ def _words(name: str, cell: Cell, into: Path) -> dict[str, str]:
         "summary": summary,
         "work": cell.work,
         "stateful": str(cell.stateful),
-        "place": str(into),
         "what": f"{WHAT[cell.surface]} Cell of the grid: {cell.words}.",
         "use": "\n".join(f"    {line}" for line in USE[cell.surface, cell.work]),
         "edit": "\n".join(f"* {Template(line).substitute(name=name)}" for line in EDIT[cell.surface]),

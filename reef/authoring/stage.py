@@ -6,38 +6,29 @@ consumed, the reserved batch. Called by authoring.check; the rules are those of 
 
 from __future__ import annotations
 
-import asyncio
-import json
 import math
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from reef.authoring.judges import Judges
+from reef.authoring.rules import Fault, prepared
 from reef.authoring.samples import Event
 from reef.authoring.shape import changed_part, shape
 from reef.authoring.subject import Subject
 from reef.core.records_types import AgentRecord, RecordState, RequestType
-from reef.errors import BadRequest, ReefError
-from reef.train.losses import loss_function, loss_names
+from reef.errors import ReefError
 from reef.train.processors.base import DataProcessor, Judged
-from reef.train.processors.derived import DerivedProcessor, DictMemory, Item
+from reef.train.processors.derived import DerivedProcessor, DictMemory
 from reef.train.processors.units import Accepted, Unit
-from reef.train.types import PolicyBatch, ProcessorContext, RowError, TrainingBatch, check_tensors
+from reef.train.types import PolicyBatch, ProcessorContext, TrainingBatch
 
 _REASON = re.compile(r"[a-z][a-z0-9_]*(: .+)?", re.S)
 _FINAL = (RecordState.CONSUMED, RecordState.REFUSED)
 UNSAID = "not_accepted"
 """The engine's own code for a NEVER of which the recipe said nothing."""
-
-
-class Fault(Exception):
-    """A rule that does not hold. ``rule`` names it, ``record_id`` the record it is about."""
-
-    def __init__(self, rule: str, message: str, record_id: str | None = None) -> None:
-        super().__init__(message)
-        self.rule, self.message, self.record_id = rule, message, record_id
 
 
 class Stage:
@@ -58,6 +49,7 @@ class Stage:
         self._released: frozenset[str] = frozenset()
         self._unkept: list[Judged] = []
         self._fed: set[str] = set()
+        self._horizon: int | None = None
         self._memory = DictMemory()
         self._state: Mapping[str, Any] = {}
         self._steps = 0
@@ -119,14 +111,15 @@ class Stage:
         }
         context = ProcessorContext(self.subject.recipe.name, config, self._resolve, lambda release: 0)
         made: DataProcessor = self._guarded(lambda: self.subject.processor(context))
-        self._judges = _Judges(self._verdicts)
+        self._judges = Judges(self._verdicts)
         if isinstance(made, DerivedProcessor):
             self._judges.take(made)
         return made
 
     def _resolve(self, record_ids: Sequence[str]) -> dict[str, AgentRecord]:
         wanted = set(record_ids)
-        return {one.agent_record_id: one for one in self.arrived if one.agent_record_id in wanted}
+        seen = self.arrived if self._horizon is None else self.arrived[: self._horizon + 1]
+        return {one.agent_record_id: one for one in seen if one.agent_record_id in wanted}
 
     def _deliver(self, record: AgentRecord, *, again: bool) -> None:
         known = any(one is record for one in self.arrived)
@@ -158,19 +151,31 @@ class Stage:
         self._fed.clear()
         self._processor = self._started()
         self._tell_all("the trainer starts again")
-        for record in list(self.arrived):
+        for horizon, record in self._as_it_was():
+            self._horizon = horizon
             record_id = record.agent_record_id
             state, reason = self.states.get(record_id, (RecordState.PARKED, ""))
             if state not in _FINAL and record_id not in self.consumed:
                 self._feed(record)
             elif record.request_type is RequestType.REPORT:
                 self._guarded(partial(self._processor.recall, replace(record, state=state, reason=reason or None)))
+        self._horizon = None
         self._keep()
         if before is not None and self._guarded(self._processor.ready):
             again = self._guarded(self._processor.build_batch)
             if again != before[0]:
                 said = f"{before[0].batch_id} was reserved with {_listed(before[1])}, and after a restart"
                 raise Fault("another_batch", f"{said} the next batch is {again.batch_id}, which differs from it")
+
+    def _as_it_was(self) -> list[tuple[int, AgentRecord]]:
+        """What has arrived with the moment at which it was judged: a final report when the last call it names was there."""
+        place = {one.agent_record_id: number for number, one in enumerate(self.arrived)}
+        found = []
+        for number, record in enumerate(self.arrived):
+            final = self.states.get(record.agent_record_id, (None, ""))[0] in _FINAL
+            late = [place.get(one, number) for one in record.references] if final else []
+            found.append((max([number, *late]), number, record))
+        return [(when, record) for when, _, record in sorted(found, key=lambda one: one[:2])]
 
     def _step(self, how: str) -> bool:
         """Reserve, prepare, commit (or refuse); False when no batch is full."""
@@ -182,7 +187,7 @@ class Stage:
         used = self._guarded(lambda: processor.batch_records(batch.batch_id))
         self._reserved = batch, owners
         self._check_batch(batch, owners, used)
-        signal_state = self._prepared(batch)
+        signal_state = prepared(self.subject, batch, self._state)
         self._keep()
         if how == "refuse":
             self._guarded(lambda: processor.discard(batch.batch_id, "step_refused: as a check of rows would"))
@@ -298,40 +303,6 @@ class Stage:
             if place(early) < last:
                 raise Fault("order", f"{batch.batch_id} overtakes {early.owner_id}, which came before", early.owner_id)
 
-    def _prepared(self, batch: TrainingBatch) -> Mapping[str, Any]:
-        """What the preparer makes of the batch, checked as a runtime would; returns the next algorithm state."""
-        assert self.subject.prepare is not None
-        before = json.dumps(self._state, sort_keys=True, default=str)
-        try:
-            made = self.subject.prepare(batch, state=self._state)
-            again = self.subject.prepare(batch, state=self._state)
-            if json.dumps(self._state, sort_keys=True, default=str) != before:
-                raise Fault("preparer", "the preparer changes the state it is given: return a new one")
-            texts = [
-                json.dumps([one.payload, dict(one.signal.next_algorithm_state)], sort_keys=True, allow_nan=False)
-                for one in (made, again)
-            ]
-            if texts[0] != texts[1]:
-                raise Fault("preparer", "the preparer answers the same batch and state in two ways")
-            if made.action == "train" and made.payload.get("loss") is not None:
-                for row in made.payload["rows"]:
-                    check_tensors(row)
-                family = getattr(self.subject.recipe, "loss_family", "")
-                if made.payload["loss"] != family:
-                    said = f"the preparer answers with loss family {made.payload['loss']}, the recipe says {family}"
-                    raise Fault("agreement", said)
-                if family in loss_names():
-                    loss_function(family).validate(made.payload)
-            return dict(json.loads(json.dumps(dict(made.signal.next_algorithm_state))))
-        except (BadRequest, RowError) as error:
-            raise Fault("preparer", f"no step can be made of {batch.batch_id}: {error}") from error
-        except (TypeError, ValueError) as error:
-            raise Fault("preparer", f"what the preparer returns is no JSON: {error}") from error
-        except Fault:
-            raise
-        except Exception as error:
-            raise Fault("raised", f"the preparer raised {type(error).__name__}: {error}") from error
-
     def _look(self) -> None:
         processor, name = self._processor, type(self._processor).__name__
         before = shape(processor) if self._pure else {}
@@ -417,49 +388,6 @@ class Stage:
     def _tell_all(self, what: str) -> None:
         for told in self.story.values():
             told.append(what)
-
-
-class _Judges:
-    """Runs a derived processor's judgments one at a time and in this thread, when an event says so; each is asked for once."""
-
-    def __init__(self, verdicts: dict[str, Any]) -> None:
-        self._verdicts = verdicts
-        self._waiting: list[Callable[[], Coroutine[Any, Any, None]]] = []
-
-    def take(self, processor: DerivedProcessor) -> None:
-        """Stand in for the processor's private worker, and remember what its judge says of the same item."""
-        asked, known = processor.judge, self._verdicts
-
-        async def judge(item: Item) -> Any:
-            key = f"{item.key}/{','.join(item.record_ids)}"
-            if key not in known:
-                try:
-                    known[key] = await asked(item)
-                except Exception as error:
-                    known[key] = error
-            if isinstance(known[key], Exception):
-                raise known[key]
-            return known[key]
-
-        processor.judge = judge  # type: ignore[method-assign]
-        processor._worker = self  # type: ignore[assignment]
-
-    def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Keep ``work`` until its turn."""
-        self._waiting.append(work)
-
-    def end(self, number: int) -> None:
-        """The ``number``-th of those that run comes to its end."""
-        if self._waiting:
-            asyncio.run(self._waiting.pop(number % len(self._waiting))())
-
-    def end_all(self) -> None:
-        """All of them do."""
-        while self._waiting:
-            self.end(0)
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 def _listed(names: Sequence[str]) -> str:

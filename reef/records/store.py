@@ -272,6 +272,21 @@ class RecordStore:
             )
         return sorted({row.seq: row for row in rows}.values(), key=lambda row: row.rev or 0)
 
+    def ended_later(self, report_seqs: Sequence[int]) -> dict[int, list[Row]]:
+        """Of each of these reports the calls that it names and that ended after it came, by its seq."""
+        with self.store.reading() as db:
+            pairs = db.execute(
+                "SELECT f.report_seq, i.id FROM report_refs f JOIN records r ON r.seq = f.report_seq"
+                " JOIN records i ON i.id = f.reference AND i.scenario_id = r.scenario_id"
+                " WHERE f.report_seq IN (SELECT value FROM json_each(?)) AND i.rev > r.rev",
+                (json.dumps(list(report_seqs)),),
+            ).fetchall()
+        rows = self.resolve(list(dict.fromkeys(record_id for _, record_id in pairs)))
+        found: dict[int, list[Row]] = {}
+        for seq, record_id in pairs:
+            found.setdefault(seq, []).append(rows[record_id])
+        return found
+
     def session_receipts(self, scenario: str, session: str) -> list[str]:
         """Receipts of the turns of one session, oldest first.
 

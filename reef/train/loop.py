@@ -28,6 +28,7 @@ from reef.runtime import Blocked, Outcome, Refused, Skip, Stale, StepRequest, Tr
 from reef.store.clock import SteadyClock
 from reef.train.algos.preparers import preparer_for
 from reef.train.processors.base import DataProcessor, RecipeBug
+from reef.train.replay import as_it_was
 from reef.train.slime_runtime.reef_adapters.preparation import PreparedStep, prepare_slime_step
 from reef.train.types import ProcessorContext, TrainingBatch
 from reef.train.watch import Watch, is_canary
@@ -106,6 +107,8 @@ class Trainer:
         self._reserved: str | None = None
         self._used: tuple[str, ...] = ()
         self._rev: int | None = None
+        self._horizon: int | None = None
+        """While a dead trainer's records are taken up again: how far it had seen when it judged the one in hand."""
         self.on_verdict: Callable[[], None] = lambda: None
         """Called, from a judge's thread, when a derived judgment has ended; the loop looks again."""
         self.go_on: Callable[[], bool] = lambda: True
@@ -347,8 +350,10 @@ class Trainer:
         seen = self.records.last_rev(self.scenario)
         live = self.records.live(self.scenario, reports_only=self.processor.reports_only, context=_CONTEXT_REPORTS)
         rows = [row for row in live if (row.rev or 0) <= seen]
-        for row in rows:
+        for horizon, row in as_it_was(rows, self.records, reports_only=self.processor.reports_only):
+            self._horizon = horizon
             self._ingest(row)
+        self._horizon = None
         log.info("%s took up %d records", self.scenario, len(rows))
         self._rev = seen
         return seen
@@ -391,7 +396,9 @@ class Trainer:
         return {
             one: row.record
             for one, row in rows.items()
-            if row.record.state is not RecordState.OPEN and row.record.scenario == self.scenario
+            if row.record.state is not RecordState.OPEN
+            and row.record.scenario == self.scenario
+            and (self._horizon is None or (row.rev or 0) <= self._horizon)
         }
 
     def _lag(self, release_id: str | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -159,6 +160,24 @@ class DropsJudgments(ScoredProcessor):
 
     def drain_judged(self) -> list[Judged]:
         return [one for one in super().drain_judged() if one.state is not RecordState.REFUSED]
+
+
+class Remembers(ScoredProcessor):
+    """Nothing is wrong with it: it accepts what beats the mean of what it judged before."""
+
+    exclusive_sources: ClassVar[bool] = True
+
+    def __init__(self, context: ProcessorContext) -> None:
+        super().__init__(context)
+        self._recent: deque[float] = deque(maxlen=4)
+
+    def judge(self, view: ReportView) -> Judgment:
+        found = super().judge(view)
+        if found.verdict != "train":
+            return found
+        mean = sum(self._recent) / len(self._recent) if self._recent else -1.0
+        self._recent.append(view.score or 0.0)
+        return found if (view.score or 0.0) > mean else Judgment.never("no_better", "it does not beat the mean")
 
 
 @dataclass(frozen=True, kw_only=True)

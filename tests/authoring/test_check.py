@@ -76,6 +76,18 @@ def test_what_is_bundled_passes(kind: str) -> None:
     assert not failed(report), report.findings
 
 
+@dataclass(frozen=True, kw_only=True)
+class Memory(broken.Base):
+    """A judge with a memory, and reports that own their calls."""
+
+    name: str = "memory"
+    processor: ClassVar[type[DataProcessor]] = broken.Remembers
+
+
+def test_a_judge_with_a_memory_is_right() -> None:
+    assert not failed(checked(Memory, 120))
+
+
 @pytest.mark.parametrize(
     ("environ", "said"),
     [

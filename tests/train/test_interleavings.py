@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from reef.recipes.weights import PGRecipe, ScoredProcessor
 from reef.records import RecordStore
 from reef.runtime.testing import StubTrainingRuntime
 from reef.train.loop import Trainer
+from reef.train.processors.pairing import Judgment, ReportView
 from reef.train.types import ProcessorContext
 from tests.train.factories import inference, report
 
@@ -105,3 +107,39 @@ def test_the_trainer_trains_each_report_once_over_steps_and_restarts(world: Worl
 def steps(trainer: Trainer) -> None:
     while trainer.run_step() is not None:
         pass
+
+
+class Rising(ScoredProcessor):
+    """A judge with a memory: only what beats the report that was judged before it."""
+
+    def __init__(self, context: ProcessorContext) -> None:
+        super().__init__(context)
+        self._last = 0.0
+
+    def judge(self, view: ReportView) -> Judgment:
+        found = super().judge(view)
+        if found.verdict != "train":
+            return found
+        before, self._last = self._last, view.score or 0.0
+        return found if self._last > before else Judgment.never("not_rising")
+
+
+def test_a_judge_with_a_memory_is_as_it_was_after_a_restart_although_a_call_ended_late(tmp_path: Path) -> None:
+    """r0 waits for its call, and is judged after r1: so it is after the restart, accepted or final."""
+    for batch_size in (10, 2):
+        records, runtime = RecordStore(tmp_path / f"{batch_size}.db"), StubTrainingRuntime()
+        settings = {"processor": Rising, "config": {"batch_size": batch_size}, "step_preparer": "pg"}
+        trainer = Trainer("s", records, runtime=runtime, **settings)
+        for record in (report("r0", ["i0"], 0.9), inference("i1", [2, 7, 8]), report("r1", ["i1"], 0.5)):
+            records.append(record)
+            trainer.catch_up()
+        records.append(inference("i0", [1, 7, 8]))
+        steps(trainer)
+        again = Trainer("s", records, runtime=runtime, **settings)
+        for record in (inference("i2", [3, 7, 8]), report("r2", ["i2"], 0.7)):
+            records.append(record)
+        again.catch_up()
+        states = {one: records.get(one).record.state for one in ("r0", "r1", "r2")}
+        used = RecordState.ACCEPTED if batch_size == 10 else RecordState.CONSUMED
+        assert states == {"r0": used, "r1": used, "r2": RecordState.REFUSED}
+        records.close()
