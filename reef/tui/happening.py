@@ -74,6 +74,9 @@ def said(event: Mapping[str, Any], symbols: Symbols) -> str:
         return f"{ended}{data.get('status', '-')}   {data.get('ms') or 0:,.0f} ms{counted}{release}"
     if kind == "report":
         return f"score {number(data.get('score'))}" if data.get("score") is not None else "feedback"
+    if kind == "step" and "phase" in data:  # of a step that is being made
+        done = f"  {data['done']:,} of {data['total']:,}" if data.get("total") else ""
+        return f"{data['phase']}{done}"
     if kind == "step":
         reward = (data.get("metrics") or {}).get("reward_mean")
         parts = (data.get("outcome"), data.get("release"), data.get("reason"))

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from reef.tui.chart import chart
+from reef.tui.happening import said
 from reef.tui.keys import keys_file
+from reef.tui.symbols import symbols_for
 from reef.tui.text import plain
 from tests.tui.screens import NOW, Empty, app_of, frame, live, settled, shows, text
 
@@ -199,3 +201,16 @@ def test_a_terminal_is_left_as_it_was_found(tmp_path: Path) -> None:
     os.close(master)
     for off in (b"\x1b[?1049l", b"\x1b[?1000l", b"\x1b[?25h"):
         assert shown.rindex(off) > shown.rindex(b"DEMO DATA")
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "shown"),
+    [
+        ("step", {"step_id": "x", "phase": "train", "done": 1468, "total": 2000}, "train  1,468 of 2,000"),
+        ("step", {"outcome": "accept", "release": "r2", "reason": "4 checks passed"}, "accept  r2  4 checks passed"),
+        ("trainer", {"state": "blocked", "detail": "no room"}, "blocked: no room"),
+        ("knobs", {"names": ["reef.batch_size"]}, "names ['reef.batch_size']"),
+    ],
+)
+def test_no_event_is_a_line_without_words(kind: str, data: dict[str, Any], shown: str) -> None:
+    assert said({"kind": kind, "data": data}, symbols_for(False)) == shown
