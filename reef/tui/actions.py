@@ -194,7 +194,10 @@ async def report(app: ReefApp) -> None:
     twin = ["reef", "report", *(["--score", score] if score else []), *(["--feedback", said] if said else [])]
     twin += [*(["-s", name] if name else []), *references]
     kept = {key: value for key, value in body.items() if value is not None}
-    await send(app, "/reef/report", kept, twin, lambda made: f"report {made['agent_record_id'][:8]} is {made['state']}")
+    if await send(
+        app, "/reef/report", kept, twin, lambda made: f"report {made['agent_record_id'][:8]} is {made['state']}"
+    ):
+        app.tab.unmark()
 
 
 async def knob(app: ReefApp) -> None:

@@ -142,13 +142,14 @@ class Demo:
             "reason": None, "purged_at": None, "meta": {},
         }  # fmt: skip
         if inference:
-            usage = {"prompt_tokens": 812, "completion_tokens": answered, "total_tokens": 812 + answered}
+            usage = {"input_tokens": 812, "output_tokens": answered}
+            took = {"duration_ms": 300 + number * 53 % 400, "status": 200, "model": "gemma4:26b"}
             said = "I'll reproduce it first, then look at the parser."
             return common | {
                 "request_type": "inference", "state": "complete", "release_id": head, "usage": usage,
                 "request": {"model": "gemma4:26b", "messages": [{"role": "user", "content": ask}]},
                 "response": {"choices": [{"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}]},
-                "reports": [], "consumed_by": None, "consumed_step": None, "ms": 300 + number * 53 % 400,
+                "reports": [], "consumed_by": None, "consumed_step": None, "meta": took,
             }  # fmt: skip
         before = f"{((number - 1) * 7919 + 4093) % 0xFFFFFF:06x}"
         return common | {
@@ -159,7 +160,7 @@ class Demo:
 
     def _event(self, number: int, record: Data) -> Data:
         if record["request_type"] == "inference":
-            data = {"id": record["agent_record_id"], "state": "complete", "status": 200, "ms": record["ms"],
+            data = {"id": record["agent_record_id"], "state": "complete", "status": 200, "ms": record["meta"]["duration_ms"],
                     "usage": record["usage"], "release": record["release_id"]}  # fmt: skip
         else:
             data = {"id": record["agent_record_id"], "score": record["score"]}
@@ -295,4 +296,8 @@ _DECISIONS = {"rejected": "reject", "held": "hold"}
 
 
 def _without_bodies(row: Data) -> Data:
-    return {key: value for key, value in row.items() if key not in ("request", "response", "feedback", "ms")}
+    return {
+        key: value
+        for key, value in row.items()
+        if key not in ("request", "response", "feedback", "reports", "consumed_by")
+    }

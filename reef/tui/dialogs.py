@@ -109,14 +109,14 @@ class Page(ModalScreen[None]):
         Binding("k", "scroll(-1)", "up", show=False, id="page.up"),
     ]
 
-    def __init__(self, title: str, lines: Sequence[Line]) -> None:
+    def __init__(self, title: str, lines: Sequence[Line], *, folds: bool = False) -> None:
         super().__init__()
-        self._title, self._lines = title, lines
+        self._title, self._lines, self._folds = title, lines, folds
 
     def compose(self) -> ComposeResult:
         """A scrolling text."""
         with Vertical(classes="dialog page"):
-            yield Lines(classes="body")
+            yield Lines(folds=self._folds, classes="body")
             yield Static(said("esc closes    j k scroll"), classes="keys")
 
     def on_mount(self) -> None:

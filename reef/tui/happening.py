@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reef.tui.exchange import tokens_of
 from reef.tui.rows import Column, Row
 from reef.tui.symbols import Symbols
 from reef.tui.text import clock, number, short
@@ -50,7 +51,7 @@ def _of_record(record: Mapping[str, Any]) -> Row:
     kind, usage = str(record["request_type"]), record.get("usage") or {}
     score = f"score {number(record.get('score'))}  " if kind == "report" else ""
     reason = (record.get("reason") or {}).get("message", "")
-    tokens = usage.get("total_tokens")
+    tokens = sum(tokens_of(usage))
     detail = f"{score}{record['state']}{f'  {tokens:,} tok' if tokens else ''}{f'  {reason}' if reason else ''}"
     cells = (
         (clock(record["created_at"]), "dim"), (kind, _KINDS.get(kind, "dim")), short(record["agent_record_id"]),
@@ -63,11 +64,7 @@ def said(event: Mapping[str, Any], symbols: Symbols) -> str:
     """What an event says, in a line."""
     data, kind = event["data"], event["kind"]
     if kind == "inference":
-        usage = data.get("usage") or {}
-        tokens = usage.get("total_tokens") or sum(
-            int(usage.get(name) or 0)
-            for name in ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
-        )
+        tokens = sum(tokens_of(data.get("usage")))
         ended = "" if data.get("state") == "complete" else f"{data.get('state')}  "
         counted = f"   {tokens:,} tok" if tokens else ""
         release = f"   {data['release']}" if data.get("release") else ""

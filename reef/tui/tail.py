@@ -23,6 +23,8 @@ class Tail(Rows):
         self.following = True
         self.keeps_row = False
         self._latest: tuple[Row, ...] = ()
+        self._left: str | None = None
+        """The newest row when it stopped following."""
 
     def show(self, rows: Sequence[Row]) -> None:
         """Take the newest rows; they are listed at once only while it follows."""
@@ -34,10 +36,14 @@ class Tail(Rows):
     @property
     def new(self) -> int:
         """Rows that have come since it stopped following."""
-        if self.following or not self._all:
+        if self.following or self._left is None:
             return 0
-        first = self._all[0].key
-        return next((at for at, row in enumerate(self._latest) if row.key == first), len(self._latest))
+        return next((at for at, row in enumerate(self._latest) if row.key == self._left), len(self._latest))
+
+    @property
+    def reaches(self) -> bool:
+        """The rows that are listed go on where the newest end: nothing lies between them."""
+        return not self._all or any(row.key == self._all[0].key for row in self._latest)
 
     def action_follow(self) -> None:
         """Go to the newest, or stay here."""
@@ -57,14 +63,23 @@ class Tail(Rows):
             self._follow(True)
 
     def _follow(self, on: bool) -> None:
-        self.following, self.keeps_row = on, not on
-        if on:
-            self._cursor = 0
-            self.scroll_to(y=0, animate=False, immediate=True)
-            super().show(self._latest)
-            self.refresh()
+        if not on:
+            self._pause()
+            return
+        self.following, self.keeps_row, self._left = True, False, None
+        self._cursor = 0
+        self.scroll_to(y=0, animate=False, immediate=True)
+        super().show(self._latest)
+        self.refresh()
+        self._say()
+
+    def _pause(self) -> None:
+        self.following, self.keeps_row = False, True
+        self._left = self._all[0].key if self._all else None
         self._say()
 
     def _say(self) -> None:
-        state = f"{self.symbols.serving} following" if self.following else f"paused  +{self.new} new  f follows"
+        new = self.new
+        more = " or more" if new and new == len(self._latest) else ""
+        state = f"{self.symbols.serving} following" if self.following else f"paused  +{new}{more} new  f follows"
         self.titled(self.title, state)

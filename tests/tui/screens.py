@@ -98,7 +98,11 @@ async def settled(pilot: Pilot[None]) -> None:
     while True:
         await pilot.pause()
         app.store.take()
-        busy = [one for one in app.workers if one.group in ("release", "act", "load") and not one.is_finished]
+        busy = [
+            one
+            for one in app.workers
+            if one.group in ("release", "act", "load", "list", "page") and not one.is_finished
+        ]
         waits = len(app.screen_stack) > 1
         if app.store.snapshot is seen and app.store.snapshot.link != "connecting" and (not busy or waits):
             break

@@ -60,6 +60,9 @@ class Tab(Container):
         """What is under the cursor."""
         return Selection()
 
+    def unmark(self) -> None:
+        """Take marks away, because something was done with what was marked."""
+
     @property
     def panes(self) -> list[Widget]:
         """Panes that can have the keys now, in order."""
