@@ -47,6 +47,9 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and leave.", callback=_version, is_eager=True)
     ] = False,
+    no_pager: Annotated[
+        bool, typer.Option("--no-pager", help="Long output stays out of a pager (also: NO_PAGER=1).")
+    ] = False,
 ) -> None:
     """Options of every command."""
 
@@ -58,6 +61,9 @@ _TyperError = typer.BadParameter.__mro__[2]
 def run() -> int:
     """Run what was typed; errors leave in one shape, no traceback reaches a user, and the exit code is returned."""
     words = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+    if words[1:2] != ["agent"] and "--no-pager" in words[1:]:  # wherever it stands: it is about this terminal
+        sys.argv.remove("--no-pager")
+        os.environ["NO_PAGER"] = "1"
     as_json = "--json" in words or "--jsonl" in words
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):

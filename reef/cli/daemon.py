@@ -29,6 +29,7 @@ from reef.cli.common import (
 )
 from reef.cli.complete import complete_recipes
 from reef.cli.last import last_start, remember
+from reef.cli.pager import paged
 from reef.cli.pick import picked_config
 from reef.cli.place import here, home_of
 from reef.cli.reach import upstream_fix
@@ -153,6 +154,7 @@ def down(
         say("stopped" if stopped else f"no daemon runs on {folder}")
 
 
+@paged
 def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """What runs, what it has recorded, and what each scenario waits for. Examples: reef status | reef status --json"""
     with client_of(home) as client:

@@ -25,6 +25,7 @@ from reef.cli.common import (
     table,
     talk,
 )
+from reef.cli.pager import paged
 from reef.core.artifacts import Decision
 from reef.errors import BadRequest, Conflict
 
@@ -181,6 +182,7 @@ def simulate_rule(
 
 
 @gate_app.command("show")
+@paged
 def show(
     release_id: ReleaseArgument, scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:

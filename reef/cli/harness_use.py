@@ -11,6 +11,7 @@ from rich.text import Text
 from reef.cli.agent_options import AgentArgument, FeedbackOption, ScenarioOption, agent_command, installed_view
 from reef.cli.common import JsonOption, YesOption, ago, confirm, counted, cut, out, print_json, say, table
 from reef.cli.complete import complete_releases
+from reef.cli.pager import paged
 from reef.errors import BadRequest, NotFound, ReefError
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def status(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonO
         say(f"  {view['served']} is served: the next run takes it up, or: reef harness update {agent}")
 
 
+@paged
 def show_diff(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonOption = False) -> None:
     """What an update would change in the harness that is installed. Example: reef harness diff pi"""
     from reef.cli import served
@@ -89,6 +91,7 @@ def show_diff(agent: AgentArgument, scenario: ScenarioOption = None, as_json: Js
         say(f"no difference: {at} is installed, {now.release_id} is served")
 
 
+@paged
 def versions(agent: AgentArgument, scenario: ScenarioOption = None, as_json: JsonOption = False) -> None:
     """The releases of the harness, newest first. Example: reef harness versions pi"""
     from reef.cli import served

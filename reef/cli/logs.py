@@ -16,6 +16,7 @@ import typer
 from rich.text import Text
 
 from reef.cli.common import HomeOption, LinesOption, out, since_of
+from reef.cli.pager import paged
 from reef.cli.place import home_of
 from reef.errors import BadRequest, NotFound
 
@@ -29,6 +30,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(logs)
 
 
+@paged
 def logs(
     home: HomeOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,

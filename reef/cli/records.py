@@ -31,6 +31,7 @@ from reef.cli.common import (
 )
 from reef.cli.complete import complete_records
 from reef.cli.exporting import export
+from reef.cli.pager import paged
 from reef.cli.place import home_of
 from reef.cli.tail import tail, what
 from reef.client import ReefClient, RemoteError, content_text
@@ -161,6 +162,7 @@ def records_root(
 
 
 @records_app.command("list")
+@paged
 def records_list(
     scenario: ScenarioOption = None,
     home: HomeOption = None,
@@ -186,6 +188,7 @@ def records_list(
 
 
 @records_app.command("show")
+@paged
 def records_show(
     record_id: RecordArgument,
     home: HomeOption = None,

@@ -29,6 +29,7 @@ from reef.cli.common import (
     talk,
 )
 from reef.cli.complete import complete_releases
+from reef.cli.pager import paged
 from reef.cli.place import here
 from reef.client import ReefClient
 from reef.errors import Conflict
@@ -59,6 +60,7 @@ def releases_root(
 
 
 @releases_app.command("list")
+@paged
 def releases_list(scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """List the chain, newest first; the same as reef releases. Example: reef releases"""
     with client_of(home) as client:
@@ -88,6 +90,7 @@ def releases_list(scenario: ScenarioOption = None, home: HomeOption = None, as_j
 
 
 @releases_app.command("show")
+@paged
 def releases_show(
     release_id: ReleaseArgument, scenario: ScenarioOption = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
@@ -109,6 +112,7 @@ def releases_show(
 
 
 @releases_app.command("diff")
+@paged
 def releases_diff(
     release_id: ReleaseArgument,
     to: Annotated[

@@ -20,6 +20,7 @@ from reef.cli.common import (
     table,
 )
 from reef.cli.complete import complete_scenarios
+from reef.cli.pager import paged
 from reef.cli.place import here
 from reef.client import path_part
 
@@ -41,6 +42,7 @@ def scenarios_root(context: typer.Context, home: HomeOption = None, as_json: Jso
 
 
 @scenarios_app.command("list")
+@paged
 def scenarios_list(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """List scenarios; the same as reef scenarios. Example: reef scenarios"""
     with client_of(home) as client:
@@ -57,6 +59,7 @@ def scenarios_list(home: HomeOption = None, as_json: JsonOption = False) -> None
 
 
 @scenarios_app.command("show")
+@paged
 def scenarios_show(name: NameArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """One scenario: what it holds, and what it waits for. Example: reef scenarios show my-agent"""
     with client_of(home) as client:

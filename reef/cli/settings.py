@@ -16,6 +16,7 @@ from rich.text import Text
 from reef.cli.common import HomeOption, JsonOption, out, print_json, say, show_error, table
 from reef.cli.complete import complete_keys
 from reef.cli.last import last_start
+from reef.cli.pager import paged
 from reef.cli.pick import picked_config
 from reef.cli.place import home_of
 from reef.config import load
@@ -35,6 +36,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 @config_app.command("show")
+@paged
 def config_show(
     path: FileOption = None,
     home: HomeOption = None,
@@ -70,6 +72,7 @@ def config_show(
 
 
 @config_app.command("keys")
+@paged
 def config_keys(as_json: JsonOption = False) -> None:
     """Every key that can be set, with what it does. Example: reef config keys"""
     from reef.daemon.local import key_rows

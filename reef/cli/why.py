@@ -21,6 +21,7 @@ from reef.cli.common import (
     scenario_of,
 )
 from reef.cli.complete import complete_what
+from reef.cli.pager import paged
 from reef.client import ReefClient
 
 _SHOWN = 10
@@ -31,6 +32,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(why)
 
 
+@paged
 def why(
     what: Annotated[str, typer.Argument(help="A release (r3), or a record's id.", autocompletion=complete_what)],
     scenario: ScenarioOption = None,
