@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -219,6 +220,16 @@ def confirm(question: str, yes: bool) -> None:
         raise BadRequest(f"{question} needs an answer, and this is no terminal", hint="add --yes")
     if not typer.confirm(question, default=False, err=True):
         raise typer.Abort
+
+
+@contextlib.contextmanager
+def spinner(text: str) -> Iterator[None]:
+    """Says on a terminal that something goes on, where nobody knows for how long."""
+    if talk.is_terminal:
+        with talk.status(text):
+            yield
+    else:
+        yield
 
 
 def read_stdin() -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -24,8 +22,8 @@ from reef.cli.common import (
     print_json,
     say,
     size,
+    spinner,
     table,
-    talk,
 )
 from reef.cli.complete import complete_recipes
 from reef.cli.last import last_start, remember
@@ -96,7 +94,7 @@ def up(
         _say_last(folder, bare=config is None and not overrides)
         say(said)
     child = spawn(folder, settings, config=config)
-    with _spinner("starting"):
+    with spinner("starting"):
         found = wait_ready(child, folder, wait)
     if found["pid"] != child.pid:
         _check_agreement(found, folder, config, overrides)
@@ -146,7 +144,7 @@ def down(
 ) -> None:
     """Stop the daemon: answers in flight end, what is recorded is committed. Example: reef down"""
     folder = home_of(home)
-    with _spinner("stopping"):
+    with spinner("stopping"):
         stopped = stop(folder, wait)
     if as_json:
         print_json("down", {"stopped": stopped})
@@ -260,15 +258,6 @@ def _say_up(found: dict[str, Any], folder: Path, as_json: bool, *, fresh: bool) 
     served = "reef.seed" in settings  # every recipe that updates a harness has one
     first = f"reef harness install {settings.get('reef.adapter') or 'pi'}" if served else 'reef call "hello"'
     say(f"  next: {first}   reef status   reef down", "dim")
-
-
-@contextlib.contextmanager
-def _spinner(text: str) -> Iterator[None]:
-    if talk.is_terminal:
-        with talk.status(text):
-            yield
-    else:
-        yield
 
 
 def _show_status(found: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from reef import __version__
 from reef.cli.check import Check, State
 from reef.cli.check_home import home_checks
-from reef.cli.common import HomeOption, JsonOption, ago, out, print_json, say
+from reef.cli.common import HomeOption, JsonOption, ago, out, print_json, say, spinner
 from reef.cli.pick import EMBEDDED_MODEL, models_folder, picked_config
 from reef.cli.place import here, home_of
 from reef.cli.reach import holder_of, unreachable, upstream_fix, without_keys
@@ -46,7 +46,8 @@ def doctor(
     Examples: reef doctor | reef doctor --fix
     """
     folder = home_of(home)
-    checks = list(_checks(folder, config))
+    with spinner("looking"):
+        checks = list(_checks(folder, config))
     done: list[dict[str, str]] = []
     for check in checks if fix else ():
         if check.repair is not None:

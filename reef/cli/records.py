@@ -27,6 +27,7 @@ from reef.cli.common import (
     read_stdin,
     say,
     scenario_of,
+    spinner,
     table,
 )
 from reef.cli.complete import complete_records
@@ -87,7 +88,8 @@ def call(
         if stream and not as_json:
             receipt, release = _stream(client, body, session, keep)
         else:
-            response = client.call(body, session=session)
+            with spinner("waiting for the answer"):
+                response = client.call(body, session=session)
             receipt = response.headers.get("x-reef-agent-record-id", "")
             keep(receipt)
             release = response.headers.get("x-reef-release-id")

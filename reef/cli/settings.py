@@ -126,7 +126,11 @@ def config_edit(path: FileOption = None, home: HomeOption = None, as_json: JsonO
     """
     folder = home_of(home)
     file = path if path is not None else _last_file(folder)
-    editor = next((os.environ[name] for name in _EDITORS if os.environ.get(name)), "vi")
+    editor = next((os.environ[name] for name in _EDITORS if os.environ.get(name)), "")
+    if not editor and (sys.stdin is None or not sys.stdin.isatty()):
+        raise BadRequest(
+            "no editor is named, and this is no terminal", hint="export EDITOR=..., or edit the file by hand"
+        )
     target = Path(os.path.realpath(file))  # a link stays one
     before = target.read_bytes() if target.exists() else None
     draft = target.with_name(f".{target.stem}.{os.getpid()}.yaml")
@@ -134,7 +138,7 @@ def config_edit(path: FileOption = None, home: HomeOption = None, as_json: JsonO
     keep = False
     try:
         while True:
-            _edit(editor, draft)
+            _edit(editor or "vi", draft)
             error = _wrong(draft, folder)
             if error is None:
                 break

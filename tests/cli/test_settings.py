@@ -71,5 +71,6 @@ def test_an_editor_that_fails_changes_nothing(tmp_path: Path) -> None:
         refused(reef(tmp_path, "config", "edit", "-c", str(file), VISUAL=name), 1, said)
         assert [path.name for path in tmp_path.iterdir()] == ["serve.yaml"]
     refused(reef(tmp_path, "config", "edit", EDITOR="true"), 2, "which file?", "-c serve.yaml")
+    refused(reef(tmp_path, "config", "edit", "-c", str(file), EDITOR="", VISUAL=""), 2, "no editor is named", "EDITOR")
     error = json.loads(reef(tmp_path, "config", "edit", "--json").err)["error"]
     assert error["code"] == "bad_request"
