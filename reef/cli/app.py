@@ -83,7 +83,9 @@ def run() -> int:
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # a question's has no cause
             raise KeyboardInterrupt from error
         _tell(ReefError("nothing was done: the answer was no", code="declined"), as_json=as_json)
-    except BrokenPipeError:  # the reader of a pipe has left: nothing more to say
+    except (BrokenPipeError, SystemExit) as error:  # the reader of a pipe has left: nothing more to say
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
