@@ -43,7 +43,8 @@ FAILS = {"gate show": 2, "gate replay": 2, "harness status": 4, "harness diff": 
 LINES = {"logs", "records tail"}
 FILES = {"export", "records export"}
 """Lines or a file: --json is about the file."""
-SLOW = {"harness tasks", "doctor", "verify"}
+SLOW = {"harness tasks", "doctor", "verify", "gate plan", "gate simulate"}
+"""Seconds of work, and no other way to write: only their --json is tried."""
 
 _RUNNER = """
 import io, json, os, sys, traceback
