@@ -137,7 +137,8 @@ SCHEMAS: Data = {
         step=COUNT,
         state=TEXT,
         detail=TEXT,
-        evolving=fields({"drafts": COUNT, "unboxed": or_null(TEXT), "error_budget": or_null(
+        evolving=fields({"drafts": COUNT, "trajectory": list_of(NUMBER), "level": NUMBER, "unboxed": or_null(TEXT),
+                         "error_budget": or_null(
             fields(alpha=NUMBER, used=NUMBER, tests=COUNT, published=COUNT, next_level=NUMBER))}),
         batch=fields(have=COUNT, need=COUNT),
         waiting_for=TEXT,

@@ -339,7 +339,10 @@ class LocalTrainingBackend(HarnessRuntime):
                     for pair in pool.map(run, slots):
                         if rule.verdict is None and rule.slots(1) == [pair.slot]:
                             rule.add(pair)
-                            self.doing = {**self.doing, "phase": pair.slot.stage, "pairs": pair.slot.number + 1}
+                            grown = {"trajectory": list(rule.trajectory), "level": rule.level}
+                            self.doing = {
+                                **self.doing, "phase": pair.slot.stage, "pairs": pair.slot.number + 1, **grown
+                            }  # fmt: skip
                 except Provoked as error:
                     rule.cut(error.message)
                     break

@@ -116,6 +116,8 @@ class Rule(Protocol):
     """A way to judge. ``slots`` gives what to run next, in order; ``add`` takes results in that order."""
 
     verdict: Verdict | None
+    trajectory: list[float]
+    level: float
 
     def slots(self, count: int) -> list[Slot]:
         """The next ``count`` slots at most; none when there is a verdict."""

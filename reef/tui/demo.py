@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from reef.errors import Conflict, NotFound
+from reef.tui.recorded import evidence_of, evolving_of, steps_of
 
 Data = dict[str, Any]
 
@@ -90,7 +91,8 @@ class Demo:
             case ["scenarios", name, "releases", _, "diff"]:
                 return {"from": None, "to": {}, "diff": _DIFF if name == _MAIN else ""}
             case ["scenarios", name, "steps"]:
-                return {"steps": self._past_steps(name)}
+                count = {_MAIN: 42, "math-tutor": 13}.get(name, 0)
+                return {"steps": steps_of(self._releases(name), count, self._now)}
             case ["scenarios", name, "records"]:
                 rows = [row for row in reversed(self._records) if row["scenario"] == name]
                 return {"records": [_without_bodies(row) for row in rows[: int(query.get("limit") or 50)]]}
@@ -184,7 +186,14 @@ class Demo:
         parent: str | None = None
         for number, (state, minutes, reward, reason) in enumerate(chain):
             verdict = (
-                {"decision": _DECISIONS.get(state, "accept"), "rule": "paired", "reason": reason} if reason else {}
+                {
+                    "decision": _DECISIONS.get(state, "accept"),
+                    "rule": "paired-e",
+                    "reason": reason,
+                    "evidence": evidence_of(reason),
+                }
+                if reason
+                else {}
             )
             metrics: Data = (
                 {} if reward is None else {"reward_mean": reward, "pairs": 24, "loss": round(0.9 - reward, 3)}
@@ -192,7 +201,7 @@ class Demo:
             rows.append(
                 {
                     "release_id": f"r{number}", "content_id": f"{number * 2654435761 % 2**64:016x}", "scenario": name,
-                    "parent": parent, "step": number * 4, "step_id": f"s{number}", "state": state,
+                    "parent": parent, "step": number * 41 // 11, "step_id": f"s{number}", "state": state,
                     "created_at": self._now - 60 * minutes, "restored_from": None, "size_bytes": 4200 + 310 * number,
                     "verdict": verdict, "metrics": metrics,
                 }
@@ -200,22 +209,6 @@ class Demo:
             if state not in ("rejected", "held"):
                 parent = f"r{number}"
         return rows[::-1]
-
-    def _past_steps(self, name: str) -> list[Data]:
-        count = {_MAIN: 42, "math-tutor": 13}.get(name, 0)
-        found = [
-            {
-                "step": number, "step_id": f"s{number}", "batch_id": f"b{number}", "reason": None, "verdict": {},
-                "outcome": "release" if number % 4 else "skip", "release_id": f"r{number // 4}" if number % 4 else None,
-                "created_at": self._now - 270 * (count - number),
-                "metrics": {
-                    "reward_mean": round(0.24 + 0.5 * (number / 42) ** 0.7 + (number * 29 % 13 - 6) / 120, 3),
-                    "loss": round(1.4 / (1 + number / 9), 3), "kl": round(0.01 * (number % 7), 3),
-                },
-            }
-            for number in range(count)
-        ]  # fmt: skip
-        return found[::-1]
 
     def _proposals(self, name: str) -> list[Data]:
         if name != _MAIN:
@@ -228,7 +221,7 @@ class Demo:
         ]  # fmt: skip
 
     def _status(self) -> Data:
-        evolving: Data = {"phase": "comparing", "pairs": 24, "pairs_at_most": 32}
+        evolving = evolving_of()
         rows = (
             (_MAIN, "evolve", "harness", "r10", 41, "training", "comparing: 24 pairs of at most 32", 12, 16, 650, 210),
             ("math-tutor", "evolve", "harness", "r7", 12, "idle", "", 3, 16, 340, 96),
@@ -238,10 +231,12 @@ class Demo:
             {
                 "name": name, "recipe": recipe, "surface": surface, "created_at": self._now - 11640, "release_id": head,
                 "step": step, "state": state, "detail": detail, "evolving": evolving if state == "training" else {},
-                "batch": {"have": have, "need": need}, "pending_receipts": [], "bytes": 18_400_000, "reasons": {"stale": 2},
+                "batch": {"have": have, "need": need}, "pending_receipts": [], "bytes": 18_400_000,
+                "reasons": {"stale": 2, "no_score": 1} if calls > 600 else {},
                 "waiting_for": "the step that is running" if state == "training" else f"{need - have} more accepted reports",
                 "counts": {"inference": {"complete": calls + (self._count - 1025 if name == _MAIN else 0)},
-                           "report": {"consumed": reports - min(3, reports), "parked": min(3, reports)}},
+                           "report": {"consumed": max(0, reports - have - 6),
+                                      "parked": min(3, reports), "accepted": have, "refused": 3 * (calls > 600)}},
             }
             for name, recipe, surface, head, step, state, detail, have, need, calls, reports in rows
         ]  # fmt: skip

@@ -14,9 +14,8 @@ from textual.containers import Horizontal
 from reef.client import path_part
 from reef.errors import ReefError
 from reef.tui import exchange
-from reef.tui.actions import Entry
 from reef.tui.dialogs import Page
-from reef.tui.files import write_new
+from reef.tui.files import save
 from reef.tui.paged import Paged
 from reef.tui.painted import Lines
 from reef.tui.rows import Rows
@@ -222,17 +221,12 @@ class Records(Tab):
     async def _export(self, names: Sequence[str]) -> None:
         if len(names) > _PAGE:
             self.reef.say(f"reading {len(names)} records")
-        twin = f"reef export -s {self._of}"
         try:
             source = self.reef.store.source
             lines = [json.dumps(await source.get(f"/reef/records/{path_part(name)}")) for name in names]
-            path = await asyncio.to_thread(write_new, f"reef-records-{self._of}", "jsonl", self.reef.clock(), lines)
-        except (ReefError, OSError) as error:
-            said = error.message if isinstance(error, ReefError) else f"it cannot be written: {error}"
-            self.reef.acted(Entry(self.reef.clock(), twin, said, False))
-            self.reef.say(said, "error")
+        except ReefError as error:
+            self.reef.tell(error)
             return
-        said = f"{len(names)} records are in {path}"
-        self.reef.acted(Entry(self.reef.clock(), twin, said, True))
-        self.reef.say(said)
-        self.unmark()
+        what = f"{len(names)} records"
+        if await save(self.reef, f"reef-records-{self._of}", "jsonl", lines, f"reef export -s {self._of}", what):
+            self.unmark()
