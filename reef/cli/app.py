@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import io
@@ -70,7 +71,8 @@ def run() -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names and answers hold what a terminal may not
     if "_REEF_COMPLETE" in os.environ:  # of help texts for a shell Typer takes the markup away that ours do not have
-        vars(importlib.import_module("typer._completion_classes"))["_sanitize_help_text"] = str
+        with contextlib.suppress(ImportError):  # another Typer than the one this knows
+            vars(importlib.import_module("typer._completion_classes"))["_sanitize_help_text"] = str
     try:
         code = app(prog_name="reef", standalone_mode=False)
         sys.stdout.flush()  # what it cannot take is an error here, and not one of the interpreter's when it ends
