@@ -32,11 +32,12 @@ log = logging.getLogger("reef.daemon")
 
 
 async def harness(request: Request) -> Response:
-    """The release that a session of ``?scenario=`` is served, with its tree; a new name creates the scenario, as a call does."""
+    """What a session of ``?scenario=`` is served, or ``?release=`` of it, with its tree; a new name creates the scenario."""
     services: Services = request.app.state.services
     session = check_session(request.query_params.get("session"), "session")
+    named = check_name(request.query_params.get("release") or None, "release")
     scenario = await _scenario(request)
-    release, tree = await asyncio.to_thread(_served, services, scenario, session)
+    release, tree = await asyncio.to_thread(_served, services, scenario, session, named)
     return json_response(
         {
             "scenario": scenario.name,
@@ -93,12 +94,12 @@ async def _scenario(request: Request) -> Scenario:
     return scenario
 
 
-def _served(services: Services, scenario: Scenario, session: str | None) -> tuple[Release, Tree]:
+def _served(services: Services, scenario: Scenario, session: str | None, named: str | None) -> tuple[Release, Tree]:
     """The head, or for its share of the sessions the canary; a session gets the same one every time it asks."""
-    release = services.chain.head(scenario.name)
+    release = services.chain.head(scenario.name) if named is None else services.chain.get(scenario.name, named)
     assert release is not None
     held = services.chain.held(scenario.name)
-    if held is not None and session is not None and held.parent == release.release_id:
+    if named is None and held is not None and session is not None and held.parent == release.release_id:
         draw = hashlib.sha256(f"{scenario.name}/{held.content_id}/{session}".encode()).digest()
         if int.from_bytes(draw[:6], "big") / 2**48 < share_of(held.verdict):
             release = held

@@ -15,6 +15,7 @@ from reef.client import path_part
 from reef.errors import ReefError
 from reef.tui import chain
 from reef.tui.dialogs import Form, TypedConfirm, YesNo
+from reef.tui.installing import install
 from reef.tui.source import Source
 from reef.tui.store import ALL
 from reef.tui.text import Line, number, one
@@ -248,6 +249,7 @@ ACTIONS = (
     Action("promote", "m", "promote", "reef promote RELEASE", promote),
     Action("reject", "x", "reject", "reef reject RELEASE", reject),
     Action("report", "r", "report", "reef report --score 1 RECEIPT", report),
+    Action("install", "i", "install an agent", "reef harness install AGENT", install),
     Action("knob", "e", "change a knob", "reef knob set batch_size 16", knob),
     Action("unknob", "u", "take it back", "reef knob reset batch_size", unknob),
 )

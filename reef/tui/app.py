@@ -19,6 +19,7 @@ from textual.widgets import ContentSwitcher, Static
 
 from reef.errors import ReefError
 from reef.tui.actions import ACTIONS, Entry
+from reef.tui.child import run_child
 from reef.tui.dialogs import Form, Page
 from reef.tui.frame import Down, FilterLine, KeyLine, StatusLine, TabLine
 from reef.tui.help import help_page, log_page
@@ -334,14 +335,9 @@ class ReefApp(App[None]):
 
     async def _start(self, home: Path) -> None:
         self.say("starting: reef up")
-        command = [sys.executable, "-m", "reef.cli.main", "up", "--home", str(home)]
-        child = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
-        out, _ = await child.communicate()
-        told = out.decode("utf-8", "replace").strip()
-        self.acted(Entry(self.clock(), f"reef up --home {home}", told, child.returncode == 0))
-        self.say(told[-400:] or "started", "information" if child.returncode == 0 else "error")
+        done, told = await run_child("up", "--home", str(home))
+        self.acted(Entry(self.clock(), f"reef up --home {home}", told, done))
+        self.say(told[-400:] or "started", "information" if done else "error")
         self.store.hurry()
 
     def action_other_address(self) -> None:

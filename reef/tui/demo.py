@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from reef.errors import Conflict, NotFound
-from reef.tui.recorded import evidence_of, evolving_of, steps_of
+from reef.tui.recorded import ADAPTER, evidence_of, evolving_of, steps_of, tree_of
 
 Data = dict[str, Any]
 
@@ -98,6 +98,10 @@ class Demo:
                 return {"records": [_without_bodies(row) for row in rows[: int(query.get("limit") or 50)]]}
             case ["scenarios", name, "proposals"]:
                 return {"proposals": self._proposals(name)}
+            case ["harness"]:
+                return {"entries": tree_of(int(str(query["release"])[1:]))}
+            case ["harness", "adapters"]:
+                return {"adapters": [ADAPTER]}
             case ["records", record_id]:
                 found = next((row for row in self._records if row["agent_record_id"] == record_id), None)
                 if found is not None:

@@ -34,6 +34,11 @@ _SAME = (
     ("rules", "short", "# Short\nAnswer in as few words as it takes.\n"),
 )
 
+ADAPTER: Data = {
+    "name": "pi", "summary": "pi, a small coding agent", "package": "pi-agent", "version": "1.4.0", "node": "22", "size_mb": 61,
+    "kinds": ["agent_command", "config", "rules", "skill"],
+}  # fmt: skip
+
 
 def tree_of(number: int) -> list[Data]:
     """Entries of the harness of release ``number``."""

@@ -14,6 +14,7 @@ from textual import constants
 def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("REEF_HOME", "/home/me/.reef")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(constants, "TEXTUAL_ANIMATIONS", "none")
     monkeypatch.setattr("locale.getpreferredencoding", lambda *_: "UTF-8")

@@ -112,7 +112,7 @@ async def settled(pilot: Pilot[None]) -> None:
 
 async def shows(pilot: Pilot[None], check: Callable[[str], Any]) -> str:
     """The screen once it is so."""
-    for _ in range(200):
+    for _ in range(600):
         await pilot.pause()
         if check(shown := text(pilot.app)):
             return shown

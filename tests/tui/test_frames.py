@@ -6,7 +6,7 @@ import pytest
 
 from tests.tui.screens import SIZES, STATES, app_of, frame, live, same
 
-TABS = {"overview": "1", "releases": "2", "records": "3", "training": "4", "recipe": "6", "logs": "7"}
+TABS = {"overview": "1", "releases": "2", "records": "3", "training": "4", "harness": "5", "recipe": "6", "logs": "7"}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -26,6 +26,8 @@ async def test_a_tab(tab: str, state: str, size: str) -> None:
         ("filter", ("slash", *"mat")),
         ("log", ("at",)),
         ("zoom", ("2", "z")),
+        ("install", ("5", "i", "enter", "enter")),
+        ("releases-diff", ("2", "j", "enter")),
         ("why", ("4", "w")),
         ("gate", ("4", "v")),
         ("closer", ("4", "plus", "plus", "L")),

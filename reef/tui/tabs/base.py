@@ -5,8 +5,9 @@ A tab composes panes (class ``pane``), says in ``renew`` what they show, and wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import events
@@ -59,6 +60,10 @@ class Tab(Container):
     def selection(self) -> Selection:
         """What is under the cursor."""
         return Selection()
+
+    def begin(self, group: str, work: Callable[..., Coroutine[Any, Any, Any]], *given: Any) -> None:
+        """Do ``work`` beside the screen, in place of what the group does now; it is only called when it begins."""
+        self.run_worker(cast(Any, partial(work, *given)), group=group, exclusive=True)
 
     def unmark(self) -> None:
         """Take marks away, because something was done with what was marked."""

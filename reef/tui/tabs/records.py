@@ -130,10 +130,10 @@ class Records(Tab):
         """Read the next page, once at a time."""
         reading = any(worker.group == "page" and not worker.is_finished for worker in self.app.workers)
         if not reading and not (event.older and self._last) and self.reef.store.snapshot.link == "live":
-            self.run_worker(self._turn(event.older), group="page")
+            self.begin("page", self._turn, event.older)
 
     def _ask_newest(self) -> None:
-        self.run_worker(self._load_newest(), group="list", exclusive=True)
+        self.begin("list", self._load_newest)
 
     async def _load_newest(self) -> None:
         if (found := await self._page(limit=2 * _PAGE, **self._query)) is not None:
@@ -189,7 +189,7 @@ class Records(Tab):
             return
         pane.show(exchange.page_of(record, self.symbols))
         if key not in self._read and self.reef.store.snapshot.link == "live":
-            self.run_worker(self._load(key), group="load", exclusive=True)
+            self.begin("load", self._load, key)
 
     async def _load(self, key: str) -> None:
         await asyncio.sleep(_SETTLE_S)  # a key that is held down asks for the last record only
@@ -214,7 +214,7 @@ class Records(Tab):
         listed = [row.key for row in self._list.shown]
         names = sorted(self._list.marked & set(self._known), key=lambda name: self._known[name]["seq"]) or listed[::-1]
         if names:
-            self.run_worker(self._export(names), group="act", exclusive=True)
+            self.begin("act", self._export, names)
         else:
             self.reef.say("there is nothing to export", "warning")
 

@@ -14,6 +14,7 @@ from reef.tui.painted import Lines
 from reef.tui.rows import Rows
 from reef.tui.store import Data, Snapshot
 from reef.tui.tabs.base import Selection, Tab
+from reef.tui.tabs.harness import Harness
 from reef.tui.text import Line, one
 
 _NONE = ("No release yet: steps make them, of reports.", "", '  reef call "hello"', "  reef report --score 1")
@@ -55,9 +56,15 @@ class Releases(Tab):
         """Show the release that the cursor is on."""
         self._page()
 
-    def on_rows_opened(self, event: Rows.Opened) -> None:
-        """Read its page."""
-        self.focus_pane(self.query_one("#page"))
+    async def on_rows_opened(self, event: Rows.Opened) -> None:
+        """Its page where there is none beside the chain, else its texts beside those of its parent."""
+        page = self.query_one("#page")
+        if not page.display:
+            self.focus_pane(page)
+        elif release := self.reef.store.snapshot.release(self.selection().release):
+            await self.reef.action_tab(4)
+            if isinstance(tab := self.reef.tab, Harness):
+                tab.compare(release.get("parent"), str(release["release_id"]))
 
     def _page(self) -> None:
         snapshot, key = self.reef.store.snapshot, self.selection().release
@@ -71,7 +78,7 @@ class Releases(Tab):
         known = self._read.get((scenario, name))
         page.show(self._lines(release, snapshot, known))
         if known is None and snapshot.link == "live":
-            self.run_worker(self._load(scenario, name), group="release", exclusive=True)
+            self.begin("release", self._load, scenario, name)
 
     def _lines(self, release: Data, snapshot: Snapshot, known: tuple[Data, str] | None) -> list[Line]:
         parent = snapshot.release(release.get("parent"))

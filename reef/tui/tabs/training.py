@@ -119,8 +119,8 @@ class Training(Tab):
             self.reef.say("no step has been made yet", "warning")
             return
         lines, what = training.csv_lines(steps), f"{len(steps)} steps"
-        work = save(self.reef, f"reef-steps-{name}", "csv", lines, f"reef releases -s {name} --json", what)
-        self.run_worker(work, group="act", exclusive=True)
+        twin = f"reef releases -s {name} --json"
+        self.begin("act", save, self.reef, f"reef-steps-{name}", "csv", lines, twin, what)
 
     # -- inside
 
