@@ -227,7 +227,7 @@ _PATHS: dict[str, Data] = {
         ref("Harness"),
         _query("scenario", NAME_OR_EMPTY, "default: reef.default_scenario"),
         _query("session", {"type": "string", "maxLength": LIMITS.session_chars}, "the agent run that asks"),
-        _query("release", {"type": "string", "pattern": f"^{RELEASE_PATTERN}$"}, "one release of it, served or not"),
+        _query("release", {"type": "string", "pattern": f"^({RELEASE_PATTERN})?$"}, "one release of it, served or not"),
         errors=(400, 404, 409, 503),
     ),
     "/reef/harness/adapters": _get("The agents that can be installed.", fields(adapters=list_of(ref("Adapter")))),

@@ -106,7 +106,12 @@ async def rollback(app: ReefApp) -> None:
     name, path = found
     snapshot = app.store.snapshot
     head = snapshot.release(snapshot.chosen.get("release_id"))
-    to = snapshot.release(app.selection().release)
+    chosen = app.selection().release
+    try:
+        to = snapshot.release(chosen) or (await app.store.source.get(f"{path}/releases/{chosen}") if chosen else {})
+    except ReefError as error:  # an older one than the snapshot holds
+        app.tell(error)
+        return
     if not to or to["release_id"] == head.get("release_id"):
         to = snapshot.release(head.get("parent"))
     if not to or not head:

@@ -21,6 +21,8 @@ COLUMNS = (
 )
 MAKING = "making"
 """The key of the row of a candidate that is being made."""
+OLDER = "older"
+"""The key of the row below which there are more."""
 _KINDS = {"serving": "good", "published": "good", "held": "warn", "rejected": "bad", "rolled_back": "dim"}
 _WORDS = {"serving": "SERVE", "published": "", "held": "held", "rejected": "reject", "rolled_back": ""}
 
@@ -57,6 +59,13 @@ def rows_of(releases: Sequence[Data], scenario: Data, symbols: Symbols) -> list[
             )
         )  # fmt: skip
     return rows
+
+
+def older_row(releases: Sequence[Data], symbols: Symbols) -> list[Row]:
+    """The row that stands for those that were not read yet: releases are numbered from 0."""
+    count = int(str(releases[-1]["release_id"])[1:]) if releases else 0
+    said = f"{count:,} older (down loads)"
+    return [Row(OLDER, ((symbols.older, "dim"), "", "", "", "", (said, "dim")))] if count else []
 
 
 def _making(scenario: Data, symbols: Symbols) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from reef.tui.app import ReefApp
 from reef.tui.source import of_home
 from tests.faults.world import ROOT, STUB, imported
 from tests.support import Daemon, daemon, eventually
-from tests.tui.screens import shows
+from tests.tui.screens import Empty, settled, shows
+from tests.tui.screens import app_of as frames_app
+from tests.tui.test_showing import release, scenario
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +113,31 @@ async def test_a_daemon_that_is_gone_and_comes_back_is_found(tmp_path: Path) -> 
             with one.client("fresh") as client:
                 await asyncio.to_thread(client.post, "/reef/scenarios", {"name": "fresh"})
             await shows(pilot, lambda shown: "recipe record" in shown.split("Live tail")[1])
+
+
+async def test_a_long_chain_is_read_to_its_end_and_gone_back_in() -> None:
+    rows = [
+        release(number, "published", f"why {number}") | {"parent": f"r{number - 1}"} for number in range(449, -1, -1)
+    ]
+    one = Empty(scenarios=[scenario(release_id="r449")], releases=rows, steps=[], records=[])
+
+    async def get(path: str, **query: Any) -> dict[str, Any]:
+        if path.endswith("/releases"):
+            below = [row for row in rows if int(row["release_id"][1:]) < int(query.get("before", 1000))]
+            return {"releases": below[:200]}
+        if "/releases/" in path and not path.endswith("/diff"):
+            return next(row for row in rows if row["release_id"] == path.rsplit("/", 1)[1])
+        return await Empty.get(one, path, **query)
+
+    one.get = get  # type: ignore[method-assign]
+    app = frames_app(lambda: one)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await pilot.press("2", "G")
+        await shows(pilot, lambda shown: "50 older" in shown or "Selected r249" in shown)
+        await pilot.press("G")
+        await shows(pilot, lambda shown: "Selected r49 " in shown)
+        await pilot.press("G")
+        await shows(pilot, lambda shown: "Selected r0 " in shown and "older (down" not in shown)
+        await pilot.press("b")
+        await shows(pilot, lambda shown: "Type r0 to confirm" in shown)

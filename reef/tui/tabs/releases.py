@@ -31,6 +31,9 @@ class Releases(Tab):
         super().__init__(id=id)
         self._read: dict[tuple[str, str], tuple[Data, str]] = {}
         """What was read of a release: itself with its records, and what changed in it."""
+        self._of: str | None = None
+        self._seen: dict[int, Data] = {}
+        """Releases by number, also those below what the snapshot holds."""
 
     def compose(self) -> ComposeResult:
         """The chain, and a page."""
@@ -43,32 +46,61 @@ class Releases(Tab):
         rows = self.query_one("#chain", Rows)
         nothing = snapshot.chosen.get("surface") == "nothing"
         rows.empty = ("This recipe only records:", "there is nothing to version.") if nothing else _NONE
-        rows.show(chain.rows_of(snapshot.releases, snapshot.chosen, self.symbols))
-        rows.titled(f"Version chain {snapshot.scenario or ''}", chain.counts(snapshot.releases, self.symbols))
+        if snapshot.scenario != self._of:
+            self._of, self._seen = snapshot.scenario, {}
+        releases = self._releases(snapshot)
+        listed = chain.rows_of(releases, snapshot.chosen, self.symbols)
+        rows.show([*listed, *chain.older_row(releases, self.symbols)])
+        rows.titled(f"Version chain {snapshot.scenario or ''}", chain.counts(releases, self.symbols))
         self._page()
 
     def selection(self) -> Selection:
         """The release under the cursor."""
         key = self.query_one("#chain", Rows).key
-        return Selection(None if key == chain.MAKING else key, text=key or "")
+        return Selection(None if key in (chain.MAKING, chain.OLDER) else key, text=key or "")
 
     def on_rows_moved(self, event: Rows.Moved) -> None:
-        """Show the release that the cursor is on."""
+        """Show the release that the cursor is on; on the last row, read more."""
+        if event.key == chain.OLDER and self.reef.store.snapshot.link == "live":
+            self.begin("list", self._load_older)
         self._page()
+
+    def _releases(self, snapshot: Snapshot) -> list[Data]:
+        """All that were read, newest first; the snapshot holds the newest, as they are now."""
+        self._seen |= {_number(one): one for one in snapshot.releases}
+        return [self._seen[number] for number in sorted(self._seen, reverse=True)]
+
+    def _release(self, release_id: str | None) -> Data:
+        found = self._releases(self.reef.store.snapshot)
+        return next((one for one in found if one["release_id"] == release_id), {})
+
+    async def _load_older(self) -> None:
+        """The next page, below the rows that are there."""
+        last = min(self._seen)
+        path = f"/reef/scenarios/{path_part(self._of or '')}/releases"
+        try:
+            found = (await self.reef.store.source.get(path, before=last))["releases"]
+        except ReefError as error:
+            self.reef.tell(error)
+            return
+        self._seen |= {_number(one): one for one in found}
+        self.renew(self.reef.store.snapshot, frozenset({"chains"}))
+        if found:
+            self.query_one("#chain", Rows).point(str(found[0]["release_id"]))
 
     async def on_rows_opened(self, event: Rows.Opened) -> None:
         """Its page where there is none beside the chain, else its texts beside those of its parent."""
         page = self.query_one("#page")
         if not page.display:
             self.focus_pane(page)
-        elif release := self.reef.store.snapshot.release(self.selection().release):
+        elif release := self._release(self.selection().release):
             await self.reef.action_tab(4)
             if isinstance(tab := self.reef.tab, Harness):
                 tab.compare(release.get("parent"), str(release["release_id"]))
 
     def _page(self) -> None:
         snapshot, key = self.reef.store.snapshot, self.selection().release
-        release, page = snapshot.release(key), self.query_one("#page", Lines)
+        release, page = self._release(key), self.query_one("#page", Lines)
         page.titled(f"Selected {key}" if key else "In the making" if self.query_one("#chain", Rows).key else "Selected")
         if not release:
             detail = str(snapshot.chosen.get("detail") or snapshot.chosen.get("waiting_for") or "")
@@ -81,7 +113,7 @@ class Releases(Tab):
             self.begin("release", self._load, scenario, name)
 
     def _lines(self, release: Data, snapshot: Snapshot, known: tuple[Data, str] | None) -> list[Line]:
-        parent = snapshot.release(release.get("parent"))
+        parent = self._release(release.get("parent"))
         whole = release if known is None else {**release, "records": known[0].get("records", [])}
         return chain.page_of(whole, parent, None if known is None else known[1], self.symbols)
 
@@ -94,3 +126,7 @@ class Releases(Tab):
         except ReefError as error:
             self._read[scenario, name] = ({}, f"what changed cannot be read: {error.message}")
         self._page()
+
+
+def _number(release: Data) -> int:
+    return int(str(release["release_id"])[1:])
