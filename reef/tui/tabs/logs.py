@@ -56,7 +56,7 @@ class Logs(Tab):
     def tick(self, snapshot: Snapshot) -> None:
         """Ask for what is new."""
         if snapshot.link == "live":
-            self.run_worker(self._load(), group="load", exclusive=True)
+            self.begin("load", self._load)
 
     def selection(self) -> Selection:
         """The line under the cursor, whole."""

@@ -53,7 +53,7 @@ class Recipe(Tab):
         pid = snapshot.status.get("daemon", {}).get("pid")
         if snapshot.link == "live" and (pid != self._of or len(changed) > len(self.NEEDS)):
             self._of = pid
-            self.run_worker(self._load(), group="load", exclusive=True)
+            self.begin("load", self._load)
         self._show()
 
     def selection(self) -> Selection:
