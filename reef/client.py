@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-from reef.errors import BadRequest, DaemonUnreachable, NotFound, ReefError
+from reef.errors import BadRequest, DaemonUnreachable, NotFound, ReefError, Unauthorized
 
 if TYPE_CHECKING:  # loaded by the functions that need it: it takes as long as the rest of a command
     import httpx
@@ -192,15 +192,14 @@ class ReefClient:
                 yield {"kind": "listening"}
             for line in response.iter_lines():
                 if line.startswith("data: "):
-                    yield json.loads(line[6:])
+                    yield _parsed(line[6:], self.url)
 
     # -- plumbing
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """GET a JSON document."""
         params = {key: str(value) for key, value in query.items() if value is not None}
-        found: dict[str, Any] = _checked(self._send("GET", path, params=params)).json()
-        return found
+        return _document(self._send("GET", path, params=params))
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST a JSON document; raises BadRequest when ``body`` is none."""
@@ -212,8 +211,7 @@ class ReefClient:
         except (TypeError, ValueError) as error:
             raise BadRequest(f"this cannot be sent as JSON: {error}", hint="numbers must be finite") from error
         headers = {"content-type": "application/json"}
-        found: dict[str, Any] = _checked(self._send(method, path, content=raw, headers=headers)).json()
-        return found
+        return _document(self._send(method, path, content=raw, headers=headers))
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         with _reaching(self.url):
@@ -244,8 +242,7 @@ class AsyncReefClient:
         """GET a JSON document."""
         params = {key: str(value) for key, value in query.items() if value is not None}
         with _reaching(self.url):
-            found: dict[str, Any] = _checked(await self.http.get(path, params=params)).json()
-        return found
+            return _document(await self.http.get(path, params=params))
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST a JSON document."""
@@ -257,8 +254,7 @@ class AsyncReefClient:
 
     async def _written(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         with _reaching(self.url):
-            found: dict[str, Any] = _checked(await self.http.request(method, path, json=dict(body))).json()
-        return found
+            return _document(await self.http.request(method, path, json=dict(body)))
 
     async def events(self, after: int | None = None) -> AsyncIterator[dict[str, Any]]:
         """Events as they happen; ends when the daemon does."""
@@ -270,7 +266,7 @@ class AsyncReefClient:
                     _checked(response)
                 async for line in response.aiter_lines():
                     if line.startswith("data: "):
-                        yield json.loads(line[6:])
+                        yield _parsed(line[6:], self.url)
 
 
 @contextlib.contextmanager
@@ -302,6 +298,35 @@ def _checked(response: httpx.Response) -> httpx.Response:
     raise RemoteError(response.status_code, body if isinstance(body, dict) else {}, receipt)
 
 
+class Document(dict[str, Any]):
+    """What a daemon answers; a field that is not there is told as the answer's fault."""
+
+    def __missing__(self, key: str) -> Any:
+        raise no_daemon("what answers", f"{key!r} is missing")
+
+
+def no_daemon(where: str, wrong: str) -> DaemonUnreachable:
+    """Something answers, but not as a daemon of this version does."""
+    return DaemonUnreachable(
+        f"{where} is no reef daemon of this version: {wrong}",
+        hint="see what has its port: reef doctor; or start it again: reef down, reef up",
+    )
+
+
+def _document(response: httpx.Response) -> dict[str, Any]:
+    return _parsed(_checked(response).content, str(response.url.copy_with(path="/", query=None)))
+
+
+def _parsed(raw: bytes | str, url: str) -> dict[str, Any]:
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise no_daemon(f"what answers at {url.rstrip('/')}", "that is no JSON object")
+    return Document(found)
+
+
 def _named(session: str | None) -> dict[bytes, bytes]:
     return {} if session is None else {b"x-reef-session": session.encode()}
 
@@ -320,7 +345,20 @@ def door_of(home: Path) -> tuple[str, str]:
     found = discovery(home)
     if found is None:
         raise DaemonUnreachable(f"no daemon runs on {home}", hint="start it with: reef up")
-    return str(found["url"]), (home / "token").read_text(encoding="utf-8", errors="replace").strip()
+    return str(found["url"]), token_in(home)
+
+
+def token_in(home: Path) -> str:
+    """The token of the daemon that serves ``home``; raises Unauthorized where it cannot be read."""
+    path = home / "token"
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError as error:
+        raise Unauthorized(
+            f"the token cannot be read: {path}: {error.strerror}",
+            hint="a start makes one: reef down, reef up",
+            code="no_token",
+        ) from error
 
 
 def discovery(home: Path) -> dict[str, Any] | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
+from reef.cli.app import run
 from reef.client import ReefClient, RemoteError
-from reef.errors import BadRequest, NotFound
-from tests.support import daemon
+from reef.errors import BadRequest, DaemonUnreachable, NotFound, Unauthorized
+from reef.inference.testing import ScriptedProvider
+from tests.support import daemon, on_thread
 
 
 @pytest.mark.parametrize(
@@ -61,3 +65,43 @@ def test_an_id_never_becomes_another_route(tmp_path: Path) -> None:
         with pytest.raises(RemoteError) as failed:
             client.record("../status?x#y")
         assert failed.value.status == 404
+
+
+class Stranger(ScriptedProvider):
+    """Another program where a daemon was: it answers everything with the same text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.route("*", "/{path:.*}", self._same)]
+
+    async def _same(self, request: web.Request) -> web.Response:
+        return web.Response(text=self.text)
+
+
+@pytest.mark.parametrize("text", ["<html>", "", "[1]", "null", "{}", "[" * 100_000, '"x"', "data: <html>\n\n"])
+def test_what_is_no_daemon_is_told_as_such(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with on_thread(Stranger(text)) as one, ReefClient(one.url, "token") as client:
+        with pytest.raises(DaemonUnreachable, match="no reef daemon of this version"):
+            client.status()["daemon"]
+        with pytest.raises(DaemonUnreachable, match="no reef daemon of this version"):
+            client.report(score=1, references=["x"])["state"]
+        if text.startswith("data"):
+            with pytest.raises(DaemonUnreachable, match="no reef daemon of this version"):
+                next(client.events())
+        (tmp_path / "daemon.json").write_text(json.dumps({"url": one.url}), encoding="utf-8")
+        (tmp_path / "token").write_text("x", encoding="utf-8")
+        for words in (["status"], ["records"], ["releases"], ["knob"], ["pause"]):
+            monkeypatch.setattr("sys.argv", ["reef", *words, "--home", str(tmp_path)])
+            assert run() == 3
+            assert "no daemon runs on" in capsys.readouterr().err
+
+
+def test_a_token_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "daemon.json").write_text('{"url": "http://127.0.0.1:9"}', encoding="utf-8")
+    with pytest.raises(Unauthorized, match=r"token cannot be read.*No such file"):
+        ReefClient.from_home(tmp_path)

@@ -10,7 +10,7 @@ import typer
 from reef.cli.common import HomeOption, say
 from reef.cli.place import home_of
 from reef.client import ReefClient
-from reef.errors import BadConfig
+from reef.errors import BadConfig, BadRequest
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,6 +25,10 @@ def mcp(home: HomeOption = None) -> None:
     """
     if importlib.util.find_spec("mcp") is None:
         raise BadConfig("reef mcp needs the package mcp", hint="pip install 'reefd[mcp]'", code="no_mcp")
+    if sys.stdin is None or sys.stdout is None:
+        raise BadRequest(
+            "MCP is spoken on standard input and output, and one of them is closed", hint="see: reef mcp --help"
+        )
     if sys.stdin.isatty():
         say("this speaks MCP with an agent on standard input and output; Ctrl-C ends it")
     from reef.cli.mcp_server import server  # its libraries take longer to load than all of Reef

@@ -181,7 +181,7 @@ def _stateful(given: bool | None, surface: str, states: Mapping[str, str], yes: 
 
 
 def _need_terminal() -> None:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise BadRequest(
             "which cell of the grid is asked for on a terminal, and this is none",
             hint="give --surface, --work and --stateful or --stateless, or --yes for weights, stream, stateless",

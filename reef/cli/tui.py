@@ -46,7 +46,8 @@ def tui(
         _serve(home, url, demo, port)
         return
     drawn = os.environ.get("TEXTUAL_DRIVER")  # into a page of a browser, say
-    if not drawn and not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # it draws on the last
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # it draws on the last
+    if not drawn and not all(stream is not None and stream.isatty() for stream in streams):
         raise BadRequest("the dashboard needs a terminal, and this is none", hint="for programs: reef status --json")
     from textual.theme import BUILTIN_THEMES
 
@@ -60,10 +61,13 @@ def tui(
     folder = home_of(home)
     connect = (lambda: Demo()) if demo else of_home(folder) if url is None else of_url(url, folder)
     startable = folder if url is None and not demo else None
-    ReefApp(
+    made = ReefApp(
         connect, home=startable, scenario=scenario, read_only=read_only, demo=demo, ascii_only=ascii_only, theme=theme,
         keys=keys_file(),
-    ).run()  # fmt: skip
+    )  # fmt: skip
+    made.run()
+    if made.return_code:
+        raise typer.Exit(made.return_code)
 
 
 def _serve(home: Path | None, url: str | None, demo: bool, port: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.text import Text
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.keys import format_key
@@ -345,14 +347,9 @@ class ReefApp(App[None]):
         self.run_worker(self._ask_address(), group="act", exclusive=True)
 
     async def _ask_address(self) -> None:
-        fields = [
-            (
-                "url",
-                "address of the daemon; its token is taken from REEF_TOKEN or from the home",
-                "http://127.0.0.1:8900",
-            )
-        ]
-        values = await self.push_screen_wait(Form("Other address", fields, "Connect"))
+        about = "address of the daemon; its token is taken from REEF_TOKEN or from the home"
+        form = Form("Other address", [("url", about, "http://127.0.0.1:8900")], "Connect")
+        values = await self.push_screen_wait(form)
         if values and values["url"]:
             self.store.connect_to(of_url(values["url"], self.home or Path()))
 
@@ -377,6 +374,14 @@ class ReefApp(App[None]):
             yield SystemCommand(title, f"key {key}", run)
 
     # -- what is told
+
+    def _handle_exception(self, error: Exception) -> None:
+        """A bug of ours is told in a line, as by every command; in Textual's trace even the token could be read."""
+        super()._handle_exception(error)
+        if not os.environ.get("REEF_TRACE"):
+            cause = getattr(error, "error", error)  # a worker's is wrapped
+            said = plain(f"error: reef has a bug: {type(cause).__name__}: {cause}"[:300])
+            self._exit_renderables[:] = [Text(f"{said}\n  try: please report it with what REEF_TRACE=1 shows")]
 
     def say(self, text: str, severity: Any = "information") -> None:
         """A toast; never markup."""

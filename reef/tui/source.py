@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from reef.client import AsyncReefClient, door_of
+from reef.client import AsyncReefClient, door_of, token_in
 from reef.errors import Unauthorized
 
 _TIMEOUT_S = 15.0
@@ -19,7 +19,10 @@ _TIMEOUT_S = 15.0
 class Source(Protocol):
     """What can be asked; AsyncReefClient is one, demo.Demo another."""
 
-    url: str
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        ...
 
     async def get(self, path: str, **query: Any) -> dict[str, Any]:
         """GET a JSON document; raises ReefError."""
@@ -54,10 +57,9 @@ def of_url(url: str, home: Path) -> Connect:
     """Sources of a daemon by its address; its token is that of REEF_TOKEN, or else of ``home``."""
 
     def connect() -> Source:
-        token, path = os.environ.get("REEF_TOKEN", ""), home / "token"
-        if not token and not path.is_file():
+        token = os.environ.get("REEF_TOKEN", "")
+        if not token and not (home / "token").is_file():
             raise Unauthorized(f"no token for {url}", hint="set REEF_TOKEN to that daemon's token")
-        found = token or path.read_text(encoding="utf-8", errors="replace").strip()
-        return AsyncReefClient(url.rstrip("/"), found, actor="tui", timeout_s=_TIMEOUT_S)
+        return AsyncReefClient(url.rstrip("/"), token or token_in(home), actor="tui", timeout_s=_TIMEOUT_S)
 
     return connect

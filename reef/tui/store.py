@@ -16,6 +16,7 @@ from typing import Any
 
 from reef.client import path_part
 from reef.errors import DaemonUnreachable, ReefError
+from reef.tui.shape import Checked
 from reef.tui.source import Connect, Source
 
 Data = Mapping[str, Any]
@@ -149,7 +150,7 @@ class Store:
             try:
                 await self._ask()
                 failures, wait_s = 0, AWAY_POLL_S if self.away else POLL_S
-            except (ReefError, ValueError, KeyError, TypeError) as error:
+            except (ReefError, OSError) as error:
                 wait_s = self._waits_s[min(failures, len(self._waits_s) - 1)]
                 failures += 1
                 self._failed(error, wait_s)
@@ -162,7 +163,7 @@ class Store:
         while True:
             await self._up.wait()
             source, after = self._source, self._last[1]
-            with contextlib.suppress(ReefError, ValueError):
+            with contextlib.suppress(ReefError):
                 if source is not None:
                     async for event in source.events(after):
                         self._queue.append(event)
@@ -188,7 +189,7 @@ class Store:
     # -- inside
 
     async def _ask(self) -> None:
-        source = self._source or self._connect()
+        source = self._source or Checked(self._connect())
         try:
             status = await source.get("/reef/status")
             if self._last[0] != (pid := status["daemon"]["pid"]):  # another daemon counts its events from one
@@ -229,10 +230,9 @@ class Store:
         )  # fmt: skip
 
     def _failed(self, error: Exception, wait_s: float) -> None:
-        if isinstance(error, ReefError):
-            said = f"{error.message} ({error.hint})" if error.hint else error.message
-        else:
-            said = f"what answers is no reef daemon: {type(error).__name__}: {error}"[:300]
+        said = error.message if isinstance(error, ReefError) else str(error)
+        if hint := getattr(error, "hint", ""):
+            said += f" ({hint})"
         self._drop()
         self._update(link="down", trouble=said, retry_at=self._clock() + wait_s)
 

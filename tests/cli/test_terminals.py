@@ -237,3 +237,13 @@ def test_long_output_is_paged_on_a_terminal_only(world: tuple[Daemon, str], tmp_
         assert "paged by me" not in said and "training.seed" in said
     assert "paged by me" not in piped([*command, "config", "keys"], environ, ROOT)
     assert "no daemon runs" in shown("records", "list", "--home", str(tmp_path))
+
+
+@pytest.mark.parametrize("words", ["tui", "recipe new", "config edit", "service install", "mcp"])
+def test_what_asks_a_person_says_so_where_standard_input_is_closed(words: str, tmp_path: Path) -> None:
+    command = ["sh", "-c", f'exec "$0" -m reef.cli.main {words} <&-', sys.executable]
+    environ = environment(tmp_path, HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path), PYTHONSAFEPATH="1") | {
+        "REEF_TRACE": ""
+    }
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=60, check=False)
+    assert "reef has a bug" not in done.stderr and "Traceback" not in done.stderr
