@@ -1,4 +1,4 @@
-# make demo: everything from nothing to a model that has learned. make test: everything a change must pass.
+# make demo: everything from nothing to a model that has learned. make test: everything a change must pass. make docs: site/.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_WAIT_POLICY = passive
 
-.PHONY: demo test soak lint install clean
+.PHONY: demo test soak lint docs install clean
 
 demo: $(STAMP)
 	$(BIN)/reef demo --yes
@@ -23,6 +23,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(STAMP)
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file .mkdocs.yml
+	@echo "site/index.html is the first page; with search: $(BIN)/python -m http.server -d site"
 
 install: $(STAMP)
 

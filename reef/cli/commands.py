@@ -69,7 +69,7 @@ SECTIONS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
 
 _MODULES = {name: module for rows in SECTIONS.values() for name, module, _ in rows}
 _DOCS = {"gate": "gate", "harness": "harness", "agent": "harness", "wrap": "harness", "unwrap": "harness",
-         "recipe": "write-a-recipe", "config": "config", "verify": "durability"}  # fmt: skip
+         "recipe": "write-a-recipe", "config": "config", "verify": "durability", "tui": "dashboard", "mcp": "agents"}  # fmt: skip
 
 
 class Commands(TyperGroup):

@@ -15,9 +15,12 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = re.compile(r"`(reef/[\w/]+\.py)(?::([\w.]+))?`")
 
 
-def test_the_configuration_page_is_the_table() -> None:
-    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))["page"]()
-    assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == made, "run: python docs/generate.py"
+MADE = runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"]
+
+
+@pytest.mark.parametrize("page", MADE)
+def test_what_is_made_from_the_code_is_up_to_date(page: str) -> None:
+    assert (ROOT / "docs" / page).read_text(encoding="utf-8") == MADE[page](), "run: python docs/generate.py"
 
 
 def _names(path: Path) -> set[str]:
@@ -48,7 +51,7 @@ def test_the_layout_is_the_one_agreed_on() -> None:
         "\n"
     )
     top = {path.split("/")[0] for path in listed if path and not path.startswith(".")}
-    folders = {"reef", "recipes", "harness_adapters", "examples", "tests", "docs", "benchmarks"}
+    folders = {"reef", "recipes", "harness_adapters", "examples", "tests", "docs", "benchmarks", "skills"}
     files = {
         "pyproject.toml",
         "constraints.txt",
