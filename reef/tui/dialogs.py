@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -22,7 +22,19 @@ def said(text: str) -> Content:
     return Content(plain(text))
 
 
-class TypedConfirm(ModalScreen[bool]):
+T = TypeVar("T")
+
+
+class Dialog(ModalScreen[T]):
+    """What stands over the tabs for a while."""
+
+    def on_screen_suspend(self) -> None:
+        """Give back what was painted: Textual remembers 1,024 widgets that are gone, each with its lines."""
+        for widget in self.walk_children(with_self=True):
+            widget.refresh()
+
+
+class TypedConfirm(Dialog[bool]):
     """Yes only after a name was typed. Cancel has the keys at first; letters go to the name wherever the keys are."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -73,7 +85,7 @@ class TypedConfirm(ModalScreen[bool]):
         self.dismiss(event.button.id == "go")
 
 
-class YesNo(ModalScreen[bool]):
+class YesNo(Dialog[bool]):
     """``y`` or ``n``, below what is to be decided; Enter decides nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -100,7 +112,7 @@ class YesNo(ModalScreen[bool]):
         body.focus()
 
 
-class Page(ModalScreen[None]):
+class Page(Dialog[None]):
     """Something to read."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -131,7 +143,7 @@ class Page(ModalScreen[None]):
         self.query_one(Lines).scroll_relative(y=by, animate=False)
 
 
-class Form(ModalScreen[dict[str, str] | None]):
+class Form(Dialog[dict[str, str] | None]):
     """A few lines to fill in: name, question, what stands there already."""
 
     AUTO_FOCUS: ClassVar[str] = "Input"

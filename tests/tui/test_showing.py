@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pty
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.strip import Strip
 
 from reef.tui.chart import chart
 from reef.tui.happening import said
@@ -214,3 +216,19 @@ def test_a_terminal_is_left_as_it_was_found(tmp_path: Path) -> None:
 )
 def test_no_event_is_a_line_without_words(kind: str, data: dict[str, Any], shown: str) -> None:
     assert said({"kind": kind, "data": data}, symbols_for(False)) == shown
+
+
+async def test_pages_that_were_closed_leave_nothing_painted_behind() -> None:
+    app = app_of(live)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+
+        async def painted_after(times: int) -> int:
+            for _ in range(times):
+                await pilot.press("question_mark")
+                await pilot.press("escape")
+            gc.collect()
+            return sum(type(one) is Strip for one in gc.get_objects())
+
+        few = await painted_after(5)
+        assert await painted_after(15) < few + 200, "a page is some 60 lines"
