@@ -1,8 +1,8 @@
 """The one writer: a thread that owns the read-write connection and commits whatever waited during the last fsync.
 
-Knows nothing of tables. Callers hand in a function of the connection; one that fails does not fail its
-neighbours, and each gets its own result after the commit is on disk. When the disk is full, rows are refused and bookkeeping
-goes on; when it fails, nothing is written until the file has been opened again and checked.
+Knows nothing of tables. Callers hand in a function of the connection; each runs in its own savepoint, so one bad item
+does not fail its neighbours, and each gets its own result after the commit is on disk. When the disk is full, rows are
+refused and bookkeeping goes on; when it fails, nothing is written until the file has been opened again and checked.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ class Writer:
 
     def submit(self, work: Work[T], spare: bool = False, *, between: bool = False) -> Future[T]:
         """Run ``work`` in a transaction; the future has its result once that is on disk. Cancelling it changes nothing.
-        It may run more than once, and what it did before is undone: it must touch nothing but the database.
 
         ``spare`` work may use the room that is reserved, on disk and in the queue: small bookkeeping, which frees space or
         ends what has begun.
@@ -162,14 +161,24 @@ class Writer:
     def _commit(self, batch: list[_Item], tries: int = 1) -> None:
         """One transaction for the whole batch; futures are settled only after it is on disk."""
         db = self._connection
-        outcomes: list[tuple[Any, BaseException | None]]
+        outcomes: list[tuple[Any, BaseException | None]] = []
         try:
             db.execute("BEGIN IMMEDIATE")
-            try:
-                outcomes = [(work(db), None) for work, _, _ in batch]
-            except Exception as error:  # the edge: whatever the caller's work raises is the caller's to see
-                self._its_own(error)
-                outcomes = self._again_apart(batch)
+            for work, _, _ in batch:
+                db.execute("SAVEPOINT item")
+                try:
+                    outcomes.append((work(db), None))
+                except Exception as error:  # the edge: whatever the caller's work raises is the caller's to see
+                    told: Exception = error
+                    whole = (sqlite3.OperationalError, sqlite3.DatabaseError)
+                    if isinstance(error, sqlite3.Error) and type(error) in whole:
+                        if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_ERROR"):
+                            raise  # a full disk, a lock, a damaged file: that concerns the whole transaction
+                        told = store_error(error, self._file.path)  # a statement that is wrong in itself
+                    db.execute("ROLLBACK TO item")
+                    self._on_rollback()
+                    outcomes.append((None, told))
+                db.execute("RELEASE item")
             if "REEF_FAILPOINT" in os.environ:
                 failpoints.hit("before-commit")
             started = time.perf_counter()
@@ -196,34 +205,6 @@ class Writer:
                 future.set_exception(refused)
             else:
                 future.set_result(result)
-
-    def _again_apart(self, batch: list[_Item]) -> list[tuple[Any, BaseException | None]]:
-        """One failed: all is undone and done again, each in a savepoint of its own. Those would cost every batch two
-        statements an item for what one batch in a thousand needs."""
-        db = self._connection
-        db.execute("ROLLBACK")
-        self._on_rollback()
-        db.execute("BEGIN IMMEDIATE")
-        outcomes: list[tuple[Any, BaseException | None]] = []
-        for work, _, _ in batch:
-            db.execute("SAVEPOINT item")
-            try:
-                outcomes.append((work(db), None))
-            except Exception as error:  # the edge, as above
-                outcomes.append((None, self._its_own(error)))
-                db.execute("ROLLBACK TO item")
-                self._on_rollback()
-            db.execute("RELEASE item")
-        return outcomes
-
-    def _its_own(self, error: Exception) -> Exception:
-        """What its caller is told of an error of some work; raises again what concerns the whole transaction: a full disk, a
-        lock, a damaged file."""
-        if isinstance(error, sqlite3.Error) and type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError):
-            if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_ERROR"):
-                raise error
-            return store_error(error, self._file.path)  # a statement that is wrong in itself
-        return error
 
     def _worth_another(self, failed: ReefError, tries: int) -> bool:
         """A lock delays, and nothing is lost. A disk that is full has room again when the log has been moved, or it has none."""
